@@ -149,7 +149,7 @@ class ClosedSegments:
         found = ClosedLog(segments=[], later=[], recent=[machine.unindexed.recent(machine.high_watermark)])
         if not entries:
             return found
-        floor = min(entry.name.order for entry in entries)
+        floor, watermark = min(entry.name.order for entry in entries), machine.high_watermark
         hidden = HiddenNames()
         known: dict[SegmentName, ClosedSegment] = {}
         async with aclosing(walk(self._fs, self._driver.path)) as listing:
@@ -169,7 +169,7 @@ class ClosedSegments:
                         continue
                 if segment is None:
                     # Of a segment that is behind, the owner has the markers until an index has them.
-                    is_known = is_behind and _knows_markers(listed, index, found.recent[0])
+                    is_known = is_behind and _knows_markers(listed, index, found.recent[0], watermark)
                     found.lacks_markers |= not is_known
                 if not is_behind and found.damaged_at is None:
                     found.damaged_at = listed.name.base
@@ -203,10 +203,12 @@ class ClosedSegments:
             return None
 
 
-def _knows_markers(listed: ListedSegment, index: Checkpoint | None, recent: RecentAborted) -> bool:
+def _knows_markers(listed: ListedSegment, index: Checkpoint | None, recent: RecentAborted, watermark: int) -> bool:
     """Return whether the aborted transactions with their markers in a segment are known.
 
-    Its index has them, or ``recent``, from the oldest segment without an index on.
+    Its index has them, or ``recent``, from the oldest segment without an index on. ``watermark`` was the high watermark
+    before the listing: the index of the last segment ends there at least.
     """
-    has_index = index is not None and listed.end in (None, index.end_offset)
-    return has_index or listed.name.base >= recent.since
+    if index is not None and (index.end_offset >= watermark if listed.end is None else index.end_offset == listed.end):
+        return True
+    return listed.name.base >= recent.since

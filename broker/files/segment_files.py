@@ -8,6 +8,7 @@ from bmq.broker.files.context import FileContext
 from bmq.broker.files.precreated import SERIAL
 from bmq.broker.files.unused_files import remove_unused
 from bmq.core.aio.steps import run_in_steps
+from bmq.core.errors import FormatError
 from bmq.core.file_access import NO_ACCESS, Access
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import SegmentEntry
@@ -15,6 +16,7 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import (
     AlreadyExists,
     Appender,
+    CorruptData,
     CreateOptions,
     Lease,
     NoSuchFile,
@@ -23,7 +25,7 @@ from bmq.storage.filesystem import (
     write_once,
 )
 from bmq.storage.layout import PartitionPath
-from bmq.storage.segment import encode_idx_steps
+from bmq.storage.segment import decode_idx_steps, encode_idx_steps
 
 
 class TooFewNodes(StorageUnavailable):
@@ -134,21 +136,14 @@ class SegmentFiles:
             if status.file_id != entry.file_id:
                 raise
 
-    async def write_idx(self, name: SegmentName, checkpoint: Checkpoint, *, replaces: bool = False) -> None:
-        """Write the segment's index, unless there is one: that says the same of the bytes it covers.
-
-        ``replaces``: the new index takes the place of a damaged index.
+    async def write_idx(self, name: SegmentName, checkpoint: Checkpoint) -> None:
+        """Write the segment's index, unless there is a sound one that covers as much.
 
         The index gets its name once it is whole, since a torn one would stand in the way of a sound one. It is as
         durable as its segment's records: after a loss of power a damaged index counts as none, and the segment is
         scanned.
         """
-        data = await run_in_steps(encode_idx_steps(checkpoint))
-        if replaces:
-            await self._draft_idx(name, data)
-            await self._context.fs.replace(self._draft(name), self.path.idx(name))
-            return
-        await self.write_encoded_idx(name, data)
+        await self.write_encoded_idx(name, await run_in_steps(encode_idx_steps(checkpoint)))
 
     async def write_encoded_idx(self, name: SegmentName, data: bytes) -> None:
         """Write the bytes that ``encode_idx`` returned as the segment's index, as ``write_idx`` does."""
@@ -190,11 +185,31 @@ class SegmentFiles:
             await write_once(fs, draft, data, options, sync=self.is_synced)
 
     async def publish_idx(self, name: SegmentName) -> None:
-        """Give the draft its final name, once the segment is closed."""
+        """Give the draft its final name, once the segment is closed, unless an index there covers as much.
+
+        An index that is damaged, or ends earlier, gives place. An owner whose segment broke indexes the acknowledged
+        batches. If it dies before it registers the next segment, its successor keeps whole batches behind them.
+        """
+        fs, draft, final = self._context.fs, self._draft(name), self.path.idx(name)
         try:
-            await self._context.fs.rename(self._draft(name), self.path.idx(name))
+            await fs.rename(draft, final)
         except AlreadyExists:
-            await self._context.fs.delete(self._draft(name))
+            if await self._idx_end(final) < await self._idx_end(draft):
+                await fs.replace(draft, final)
+            else:
+                await fs.delete(draft)
+
+    async def idx_end(self, name: SegmentName) -> int:
+        """Return the end offset of the segment's index, -1 if it is missing or damaged. Raises StorageError."""
+        return await self._idx_end(self.path.idx(name))
+
+    async def _idx_end(self, path: str) -> int:
+        fs = self._context.fs
+        try:
+            data = await fs.read(path, 0, (await fs.status(path)).length)
+            return (await run_in_steps(decode_idx_steps(data, with_producers=False))).end_offset
+        except (NoSuchFile, CorruptData, FormatError):
+            return -1
 
     def _draft(self, name: SegmentName) -> str:
         return f"{self.path.folder}/.idx-{name}-{self._context.incarnation}"

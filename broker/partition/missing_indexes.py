@@ -7,7 +7,7 @@
 | was read in part, or not at all: a checkpoint   | is made from the whole segment after ``LOOK_MS``, unless it is  |
 | covers it, and its owner may yet write the      | there by then                                                   |
 | index                                           |                                                                 |
-| has a damaged index                             | takes the damaged index's place                                 |
+| has a damaged index, or one that ends too early | takes the other index's place                                   |
 
 While storage does not take an index, the work goes on, with longer and longer pauses. Without the index, readers of
 committed records cannot read transactions of the segment, and compaction ends before the segment. The work ends if the
@@ -58,21 +58,21 @@ class UnreadSegment(NamedTuple):
 class _Due(NamedTuple):
     """A segment whose index is due, and a function that reads everything for the index."""
 
-    name: SegmentName
+    segment: UnreadSegment | RecoveredSegment
     read: Callable[[], Awaitable[RecoveredSegment]]
 
 
 class MissingIndexes:
     """The work on the missing indexes of one takeover.
 
-    ``recovered``: segments that the recovery has read; ``damaged``: names of segments whose index on storage is
-    damaged. ``ended`` is called with each name that needs no more work. ``begin`` starts a task of the partition,
-    unless the partition has ended. Between the rounds there is no task: a death leaves work to thousands of partitions.
+    ``recovered``: segments that the recovery has read. ``ended`` is called with each name that needs no more work.
+    ``begin`` starts a task of the partition, unless the partition has ended. Between the rounds there is no task: a
+    death leaves work to thousands of partitions.
     """
 
     __slots__ = (
-        "_begin", "_context", "_damaged", "_due", "_ended", "_failed", "_index_interval_bytes", "_key", "_log_start",
-        "_made", "_recovered", "_rounds", "_segments", "_unread",
+        "_begin", "_context", "_due", "_ended", "_failed", "_index_interval_bytes", "_key", "_log_start", "_made",
+        "_recovered", "_rounds", "_segments", "_unread",
     )  # fmt: skip
 
     def __init__(
@@ -84,7 +84,6 @@ class MissingIndexes:
         log_start: int,
         recovered: Sequence[RecoveredSegment],
         unread: Sequence[UnreadSegment],
-        damaged: frozenset[SegmentName],
         ended: Callable[[SegmentName], None],
         begin: Callable[[Callable[[], Work]], asyncio.Task[None] | None],
     ) -> None:
@@ -94,7 +93,6 @@ class MissingIndexes:
         self._key = key
         self._index_interval_bytes = index_interval_bytes
         self._log_start = log_start
-        self._damaged = damaged
         self._ended = ended
         self._recovered = recovered
         self._unread = unread
@@ -123,14 +121,14 @@ class MissingIndexes:
     async def _at_once(self) -> list[_Due]:
         """Write the indexes whose content is known; return the other work, and keep nothing else."""
         recovered, self._recovered = self._recovered, ()
-        due = [_Due(each.name, partial(self._read_whole, each)) for each in self._unread]
+        due = [_Due(each, partial(self._read_whole, each)) for each in self._unread]
         for segment in recovered:
             if not segment.has_whole_index:
-                due.append(_Due(segment.name, partial(self._read_again, segment)))
+                due.append(_Due(segment, partial(self._read_again, segment)))
             elif await self._is_written(segment):
                 self._ended(segment.name)
             else:
-                due.append(_Due(segment.name, partial(_itself, segment)))
+                due.append(_Due(segment, partial(_itself, segment)))
         return due
 
     async def _is_written(self, segment: RecoveredSegment) -> bool:
@@ -146,7 +144,7 @@ class MissingIndexes:
         """Write the index if it is still missing; return whether no more work is due on it."""
         try:
             async with self._context.deferred_indexes.turns:  # held across the read: it bounds how many run at once
-                if not await self._has_index(due.name):
+                if not await self._has_index(due.segment):
                     await self._publish(self._index_of(await due.read()))
         except NoSuchFile:
             pass  # deleted meanwhile
@@ -155,23 +153,21 @@ class MissingIndexes:
             if rounds == ATTEMPTS:
                 text = "could not write the index of a segment; readers scan the segment"
                 path = self._segments.path
-                self._context.report(text, **path.log_fields, path=path.idx(due.name), error=repr(error))
+                self._context.report(text, **path.log_fields, path=path.idx(due.segment.name), error=repr(error))
             if not is_given_up:
                 return False
-        self._ended(due.name)
+        self._ended(due.segment.name)
         return True
 
     async def _publish(self, index: Checkpoint) -> None:
-        await self._segments.write_idx(index.segment, index, replaces=index.segment in self._damaged)
+        await self._segments.write_idx(index.segment, index)
 
-    async def _has_index(self, name: SegmentName) -> bool:
-        if name in self._damaged:
-            return False
-        try:
-            await self._context.fs.status(self._segments.path.idx(name))
-        except NoSuchFile:
-            return False
-        return True
+    async def _has_index(self, segment: UnreadSegment | RecoveredSegment) -> bool:
+        """Return whether the segment has a sound index up to its end."""
+        indexed_to = await self._segments.idx_end(segment.name)
+        if indexed_to >= segment.end_offset or indexed_to < 0:
+            return indexed_to >= 0
+        return isinstance(segment, UnreadSegment) and indexed_to >= await self._end_of(segment)
 
     async def _read_again(self, segment: RecoveredSegment) -> RecoveredSegment:
         """Read a segment again from its beginning: an index without its first entries would be believed."""
@@ -184,20 +180,21 @@ class MissingIndexes:
         long row of segments is not read for each of its members. Raises StorageError, and FormatError if the
         segment is damaged, or batches before it are missing.
         """
+        end = await self._end_of(entry)  # the next one in the row may lie behind segments that have left the record
         if self._failed is not None and self._failed[0] == entry.name.base:
-            self._failed = entry.end_offset, self._failed[1]
+            self._failed = end, self._failed[1]
             raise self._failed[1]
         try:
-            segment = await self._read_from(entry)
+            segment = await self._read_from(entry, end)
         except NoSuchFile:
             raise  # deleted meanwhile: the next segment need not fail
         except (StorageError, FormatError) as error:
-            self._failed = entry.end_offset, error
+            self._failed = end, error
             raise
         self._made = self._index_of(segment)
         return segment
 
-    async def _read_from(self, entry: UnreadSegment) -> RecoveredSegment:
+    async def _read_from(self, entry: UnreadSegment, end: int) -> RecoveredSegment:
         fs, path, wall_ms = self._context.fs, self._segments.path, self._context.clock.now_ms()
         if self._made is not None and self._made.end_offset == entry.name.base:
             table = ProducerTable(self._made.producers)
@@ -206,7 +203,6 @@ class MissingIndexes:
             if not older.is_complete:
                 raise FormatError("batches before it are missing")
             table = older.table
-        end = entry.end_offset if entry.is_length_known else await self._end_of(entry)
         segment = RecoveredSegment(
             name=entry.name,
             length=entry.length,
@@ -222,10 +218,12 @@ class MissingIndexes:
         return segment
 
     async def _end_of(self, entry: UnreadSegment) -> int:
-        """Return the end offset of a segment that its owner did not close; raise NoSuchFile if it holds no batch.
+        """Return the end offset of a segment; raise NoSuchFile if its owner did not close it, and it holds no batch.
 
         The next live segment begins at the end. It may have been closed first, and left the record.
         """
+        if entry.is_length_known:
+            return entry.end_offset
         async with aclosing(walk(self._context.fs, self._segments.path, entry.name)) as listing:
             async for listed in listing:
                 if listed.name == entry.name and listed.is_live:

@@ -51,7 +51,6 @@ class Takeover:
 
     __slots__ = (
         "_context",
-        "_damaged",
         "_index_interval_bytes",
         "_indexed",
         "_key",
@@ -78,8 +77,7 @@ class Takeover:
         self._segments = segments
         self._key = key
         self._index_interval_bytes = index_interval_bytes
-        self._indexed: set[SegmentName] = set()  # closed segments with a sound index, on storage or deferred
-        self._damaged: set[SegmentName] = set()  # closed segments with a damaged index
+        self._indexed: set[SegmentName] = set()  # closed segments with a whole index, on storage or deferred
         self._unread: list[UnreadSegment] = []  # segments whose index is not known, and whose bytes were not read
         self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and their end offsets
         self._note = note
@@ -247,7 +245,8 @@ class Takeover:
             return None
         last = effect.entries[-1]  # others are named until their indexes are written
         try:
-            return self._from_note(last) or await self._from_index(last)
+            found = self._from_note(last) or await self._from_index(last)
+            return found if last.name in self._indexed else None
         except NoSuchFile:
             return None  # its writer died first, or retention deleted it: the journals hold the log start
 
@@ -318,10 +317,10 @@ class Takeover:
         data = await self._context.fs.read(self._segments.path.idx(entry.name), 0, status.length)
         try:
             found = replace(await run_in_steps(decode_idx_steps(data)), is_full=True)
-            self._indexed.add(entry.name)
+            if found.end_offset >= entry.end_offset:  # else the segment is read on from there, and indexed again
+                self._indexed.add(entry.name)
             return found
         except FormatError as error:
-            self._damaged.add(entry.name)
             self._report("an index is damaged, scanning the segment", self._segments.path.idx(entry.name), error)
             return None
 
@@ -371,7 +370,6 @@ class Takeover:
             effect.log_start,
             [segment for segment in effect.recovered.segments if segment.name not in self._indexed],
             self._unread,
-            frozenset(self._damaged),
             ended,
             begin,
         )

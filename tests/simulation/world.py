@@ -24,10 +24,12 @@ from random import Random
 
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.config import JanitorConfig
+from bmq.broker.cleanup.retention import read_idx
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.missing_indexes import PAUSES_MS
 from bmq.broker.partition.states import PartitionState
+from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey, SegmentName
@@ -489,7 +491,7 @@ class World:
         return set(logs[:-1])
 
     async def check_indexes(self) -> None:
-        """Wait until each closed segment has its index, whoever closed it and however many owners died since.
+        """Wait until each closed segment has its whole index, whoever closed it and however many owners died since.
 
         Without it, readers of committed records cannot read its transactions, and a log is not cleaned further.
         """
@@ -502,15 +504,20 @@ class World:
         assert self.last.driver is not None
         machine = self.last.driver.machine
         opened = {entry.name for entry in machine.record.segments if not entry.is_closed}
+        lacking = []
         async with aclosing(walk(self.last.fs, PATH)) as listing:
-            return [
-                listed.name
-                async for listed in listing
-                if listed.is_live
-                and not listed.has_idx
-                and listed.name not in opened
-                and (listed.end is None or listed.end > machine.log_start)
-            ]
+            async for listed in listing:
+                end = machine.high_watermark if listed.end is None else listed.end
+                if not listed.is_live or listed.name in opened or end <= machine.log_start:
+                    continue
+                if not listed.has_idx or await self._indexed_to(listed.name) < end:
+                    lacking.append(listed.name)
+        return lacking
+
+    async def _indexed_to(self, name: SegmentName) -> int:
+        """Return the end offset of a segment's index, -1 without any."""
+        index = await read_idx(self.last.fs, PATH.idx(name), no_op)
+        return -1 if index is None else index.end_offset
 
     async def check_producers(self) -> None:
         """Repeat each producer's last five batches, as a client whose answers were lost, then send its next one."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -21,9 +21,9 @@ from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.control import Marker
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
-from bmq.storage.filesystem import NoSuchFile, write_once
+from bmq.storage.filesystem import CreateOptions, NoSuchFile, StorageUnavailable, write_once
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
-from bmq.storage.segment import decode_idx
+from bmq.storage.segment import decode_idx, encode_idx
 from tests.harness.members import lone_broker
 from tests.harness.waiting import now, until
 from tests.simulation.world import KEY, PATH
@@ -198,6 +198,70 @@ async def test_work_that_waits_needs_no_task_and_a_few_partitions_do_it_at_once(
             await c["b"].fs.status(path)
 
 
+@pytest.mark.slow
+@pytest.mark.leaves_tasks
+@pytest.mark.parametrize("owners", [1, 2, 3])
+async def test_an_index_that_ends_before_its_segment_gives_place_to_a_whole_one(owners: int) -> None:
+    """A broken segment is indexed up to what was acknowledged. Its owner dies before it registers the next one.
+
+    The next owner keeps a whole batch behind that end. Readers of committed records cannot read the segment without a
+    whole index, and compaction ends before it. ``owners``: the last of them finds storage ready to take the index.
+    """
+    async with cluster(*"abcd"[: owners + 1]) as c:
+        key = await owned(c, 3)
+        await seal_early(c, "a", key)
+        index = await index_of(c, "a")
+        assert index is not None
+        assert index.end_offset == 3
+        for number, (former, owner) in enumerate(itertools.pairwise("abcd"[: owners + 1]), 1):
+            if number < owners:
+                never_replace(c, owner)
+            await die(c, former)
+            c.give(owner, key)
+            assert await c.write(owner, key, idempotent(3)) == 3, "a repetition of the batch that was kept"
+            assert await c.write(owner, key, idempotent(3 + number)) == 3 + number
+            await roll(c, owner, key)
+            await later(2 * LOOK_MS)
+        index = await index_of(c, owner)
+        assert index is not None
+        assert (index.segment.base, index.end_offset) == (0, 4)
+        assert await c.write(owner, key, idempotent(4 + owners)) == 4 + owners
+        assert index.segment not in [entry.name for entry in (await record_of(c)).segments], "it has its index"
+
+
+async def seal_early(c: Cluster, name: str, key: PartitionKey) -> None:
+    """Break a node's segment under a batch that has reached the datanodes, while storage gives it no new file."""
+    driver = c[name].broker.get(key)
+    assert driver is not None
+    assert driver.machine.current is not None
+    create = c[name].fs.create
+
+    async def created(path: str, options: CreateOptions = CreateOptions()) -> Any:  # noqa: B008
+        if ".spare" in path:
+            raise StorageUnavailable("no datanode is free")
+        return await create(path, options)
+
+    c[name].fs.create = created  # type: ignore[method-assign]
+    c.storage.faults = Faults(hung_ack=1.0)
+    lost = asyncio.create_task(c.write(name, key, idempotent(3), 1e6))
+    await until(lambda: bool(driver.machine.batches.inflight))
+    await later(100)
+    driver.post(ev.SegmentFailed(driver.machine.current.entry.name, "a node does not respond"))
+    c.storage.faults = Faults()
+    await later(30_000)
+    lost.cancel()
+    assert driver.machine.is_all_closed
+
+
+def never_replace(c: Cluster, name: str) -> None:
+    """Let a node's replacements of files hang."""
+
+    async def replace(source: str, target: str) -> None:
+        await asyncio.Event().wait()
+
+    c[name].fs.replace = replace  # type: ignore[method-assign]
+
+
 def never_publish(c: Cluster, name: str, path: str) -> None:
     """Let a node's index hang before it gets the name ``path``."""
     publish = c[name].fs.rename
@@ -258,7 +322,7 @@ class Row:
         await self.fs.delete(path)
         await write_once(self.fs, path, bytes(raw))
 
-    def begin(self, *damaged: SegmentName) -> asyncio.Task[None]:
+    def begin(self) -> asyncio.Task[None]:
         files = SegmentFiles(self.broker.context, PATH, is_synced=False, replication=3)
         work = MissingIndexes(
             self.broker.context,
@@ -268,7 +332,6 @@ class Row:
             0,
             (),
             self.segments,
-            frozenset(damaged),
             self.ended.append,
             lambda work: asyncio.create_task(work()),
         )
@@ -346,6 +409,27 @@ async def test_segments_behind_a_damaged_one_are_given_up_unread(monkeypatch: py
     assert len(row.broker.reports) == 38
 
 
+async def test_a_segment_is_not_given_up_for_a_damaged_one_that_is_not_its_neighbour() -> None:
+    """The segment between the two was closed first. It has its index, and has left the record."""
+    row = Row(3)
+    await row.write()
+    await row.begin()
+    assert await row.index(1) is not None
+    await row.fs.delete(PATH.idx(row.names[0]))
+    await row.fs.delete(PATH.idx(row.names[2]))
+    await row.damage(0)
+    first, _, third = row.segments
+    row.segments = [first._replace(end_offset=third.name.base, is_length_known=False), third]
+    row.ended.clear()
+    row.count = 2
+    await row.begin()
+    assert sorted(row.ended) == [first.name, third.name]
+    assert await row.index(0) is None
+    index = await row.index(2)
+    assert index is not None
+    assert (index.end_offset, index.first_open_txn) == (third.end_offset, third.name.base)
+
+
 async def test_a_segment_that_is_deleted_meanwhile_does_not_end_the_work_on_the_next() -> None:
     row = Row(3)
     await row.write()
@@ -360,11 +444,67 @@ async def test_a_damaged_index_gives_place_to_a_sound_one() -> None:
     row = Row(2)
     await row.write()
     await write_once(row.fs, PATH.idx(row.names[0]), b"damaged")
-    await row.begin(row.names[0])
+    await row.begin()
     assert row.ended == row.names
     index = await row.index(0)
     assert index is not None
     assert index.end_offset == SPAN
+
+
+@pytest.mark.parametrize("is_length_known", [True, False])
+async def test_an_index_that_ends_early_gives_place_to_a_whole_one(is_length_known: bool) -> None:
+    row = Row(2)
+    await row.write()
+    await row.begin()
+    first = await row.index(0)
+    assert first is not None
+    row.segments = [entry._replace(is_length_known=is_length_known) for entry in row.segments]
+    await row.fs.delete(PATH.idx(row.names[0]))
+    short = replace(first, end_offset=first.end_offset - 1, position=first.position // 2)
+    await write_once(row.fs, PATH.idx(row.names[0]), encode_idx(short))
+    row.ended.clear()
+    await row.begin()
+    assert row.ended == row.names
+    index = await row.index(0)
+    assert index is not None
+    assert replace(index, producers=first.producers) == first, "but for the time when the producers were read"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_sound_index_that_reaches_the_end_stays(more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the index of an owner before: it reaches further once the segment was merged with its neighbour."""
+    row = Row(1)
+    await row.write()
+    await row.begin()
+    first = await row.index(0)
+    assert first is not None
+    await row.fs.delete(PATH.idx(row.names[0]))
+    there = replace(first, end_offset=first.end_offset + more, log_start=1)
+    await write_once(row.fs, PATH.idx(row.names[0]), encode_idx(there))
+    reads = count(row.fs, monkeypatch, "read")
+    row.ended.clear()
+    await row.begin()
+    assert row.ended == row.names
+    assert await row.index(0) == there
+    assert PATH.log(row.names[0]) not in reads
+
+
+async def test_a_late_index_of_a_former_owner_does_not_take_the_place_of_a_longer_one() -> None:
+    row = Row(1)
+    await row.write()
+    await row.begin()
+    first = await row.index(0)
+    assert first is not None
+    former = lone_broker(
+        MemoryFileSystem(row.storage, "a"),
+        MemoryKeyValue(MemoryStore(), random=Random(1)),
+        incarnation="a",
+        clock=LoopClock(),
+    )
+    files = SegmentFiles(former.context, PATH, is_synced=False, replication=3)
+    await files.write_idx(row.names[0], replace(first, end_offset=first.end_offset - 1))
+    assert await row.index(0) == first
+    assert [status.path async for status in row.fs.list(PATH.folder) if "/.idx" in status.path] == []
 
 
 async def die(c: Cluster, name: str) -> None:

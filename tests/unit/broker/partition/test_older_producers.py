@@ -19,6 +19,7 @@ import pytest
 
 from bmq.broker import events as ev
 from bmq.broker.files.deferred_indexes import DeferredIndexes
+from bmq.broker.files.segment_files import SegmentFiles
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.recovery import Takeover
 from bmq.core.aio.timers import TimerHeap
@@ -134,16 +135,14 @@ async def takeover_of(left: tuple[Left, ...], journal_end: int | None) -> tuple[
 
     shared: Any = SimpleNamespace(
         fs=fs,
+        incarnation="b",
         journals=SimpleNamespace(find=find),
         clock=SimpleNamespace(now_ms=lambda: WALL_MS),
         deferred_indexes=DeferredIndexes(TimerHeap(now_ms), now_ms, report),
         report=report,
     )
 
-    async def write_idx(name: SegmentName, index: Checkpoint, *, replaces: bool) -> None:
-        await write_once(fs, PATH.idx(name), encode_idx(index))
-
-    files: Any = SimpleNamespace(path=PATH, write_idx=write_idx)
+    files = SegmentFiles(shared, PATH, is_synced=False, replication=3)
     entries = [
         SegmentEntry(name=name, spare="/spare", holder="a", file_id=1, length=length, end_offset=end)
         for name, length, end in ((NAMES[2], len(BYTES[2]), 12), (NAMES[3], -1, -1))
