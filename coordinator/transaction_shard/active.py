@@ -152,8 +152,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         else:
             await self.settled(transactional_id, deadline)
             if _needs_proof(event, response):
-                await self._in_time(self.freshness.prove_again(), deadline)
-                self._check_open()
+                await self.prove_again(deadline)
         return response
 
     async def add(self, transactional_id: str, event: ev.AddPartitions) -> ev.Respond:
@@ -192,6 +191,14 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
             await self.durable(deadline)
             return
         await self.freshness.renew()
+        self._check_open()
+
+    async def prove_again(self, deadline: float | None = None) -> None:
+        """Return once the log has confirmed the ownership by a question of after this call.
+
+        Raises RequestError as ``settled`` does.
+        """
+        await self._in_time(self.freshness.prove_again(), deadline)
         self._check_open()
 
     def _check_open(self) -> None:
@@ -345,11 +352,12 @@ def _needs_proof(event: ev.Event, response: ev.Respond) -> bool:
 
     | response | a proof of the last ``FRESH_S`` |
     |---|---|
-    | to ``Verify`` | is enough: the asking side compares the coordinator's epoch (rule 12) |
+    | NONE to ``Verify`` | is enough: the asking side compares the coordinator's epoch (rule 12) |
     | CONCURRENT_TRANSACTIONS | is enough: the client asks again |
     | any other | is too old |
     """
-    return not isinstance(event, ev.Verify) and response.error is not ErrorCode.CONCURRENT_TRANSACTIONS
+    is_confirmed = isinstance(event, ev.Verify) and response.error is ErrorCode.NONE
+    return not is_confirmed and response.error is not ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

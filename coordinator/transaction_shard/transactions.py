@@ -350,6 +350,8 @@ async def _verify(serving: ActiveTransactions, addition: _Addition, topics: tupl
     value = serving.state.get(addition.transactional_id)
     present = () if value is None else value.partitions
     added = {topic: numbers_of(present, topic, topic_id) for topic, topic_id, _ in topics}
+    if not code and not all(has(added[topic], each) for topic, _, numbers in topics for each in numbers):
+        await serving.prove_again()  # a former coordinator does not know the transaction that has them
 
     def code_of(topic: str, number: int) -> ErrorCode:
         return code or (ErrorCode.NONE if has(added[topic], number) else ErrorCode.TRANSACTION_ABORTABLE)

@@ -370,6 +370,23 @@ async def test_rule_1_a_former_coordinator_counts_no_later_end_as_a_repetition(*
         assert (await d.end(producer, commit=commit)).error_code == 0
 
 
+@pytest.mark.parametrize("adds", [1, 2])
+async def test_rule_1_a_former_coordinator_denies_no_partition_of_a_later_transaction(adds: int) -> None:
+    async with running(World()) as world:
+        c, d = world.a, world.b
+        producer = await c.begin(1)
+        assert (await c.end(producer, commit=True)).error_code == 0
+        await completed(world, "CompleteCommit")
+        if adds == 2:
+            assert await c.add(producer, 3) == [E.NONE]
+        world.isolate(c)
+        d.show("b", 2)
+        world.log.open_log = None
+        assert await d.add(producer, 2) == [E.NONE]
+        assert await c.add(producer, 2, version=4, verify=True) == [E.NOT_COORDINATOR]
+        assert await d.add(producer, 2, version=4, verify=True) == [E.NONE]
+
+
 @pytest.mark.parametrize("request_of", ["end", "add", "init"])
 async def test_rule_1_a_former_coordinator_refuses_no_later_producer(request_of: str) -> None:
     async with running(World()) as world:
