@@ -12,6 +12,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.control import TransactionMarker
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
 from bmq.meta.kv import KvError
+from bmq.meta.shard_kinds import may_be_in_transactions
 
 
 class RoutedMarkers:
@@ -20,6 +21,8 @@ class RoutedMarkers:
     Partitions of ``__consumer_offsets`` go to ``groups``, all others to ``partitions``. A partition of
     ``__consumer_offsets`` must never get its marker from ``partitions``: the group's shard would not hear of the end.
     The catalog may be behind, so the store is asked about ``__consumer_offsets`` if a topic is unknown.
+    A partition of ``__transaction_state`` needs no marker: no producer writes to it, and its owner takes no marker.  A
+    transaction has such a partition if an earlier version has let it in.
     """
 
     def __init__(self, catalog: Catalog, groups: GroupMarkers, partitions: WriteMarkers) -> None:
@@ -44,6 +47,10 @@ class RoutedMarkers:
         others: list[PartitionKey] = []
         for key in wanted:
             if key in codes:
+                continue
+            topic = self._catalog.by_id(key.topic_id)
+            if topic is not None and not may_be_in_transactions(topic.name):
+                codes[key] = ErrorCode.NONE
                 continue
             if offsets is not None and key.topic_id == offsets.topic_id:
                 of_groups[key.partition] = key

@@ -28,12 +28,14 @@ class ShardKind:
     | ``key`` | last part of the store's key with the owners of the kind's shards |
     | ``code`` | the kind in messages between processes (``ShardId.code``) |
     | ``planned_as`` | the topic id under which the planner sees the shards; no topic has such an id |
+    | ``is_in_transactions`` | True if transactions write to the shards, whose coordinators write the markers |
     """
 
     name: str
     topic: str
     key: str
     code: int
+    is_in_transactions: bool
 
     @property
     def planned_as(self) -> uuid.UUID:
@@ -43,8 +45,10 @@ class ShardKind:
         return self.code < other.code
 
 
-GROUPS = ShardKind(name="groups", topic=OFFSETS_TOPIC, key="shards", code=0)
-TRANSACTIONS = ShardKind(name="transactions", topic=TRANSACTIONS_TOPIC, key="transaction-shards", code=1)
+GROUPS = ShardKind(name="groups", topic=OFFSETS_TOPIC, key="shards", code=0, is_in_transactions=True)
+TRANSACTIONS = ShardKind(
+    name="transactions", topic=TRANSACTIONS_TOPIC, key="transaction-shards", code=1, is_in_transactions=False
+)
 SHARD_KINDS = (GROUPS, TRANSACTIONS)
 
 
@@ -93,6 +97,15 @@ def planned_kind(topic_id: uuid.UUID) -> ShardKind | None:
 def kind_of_topic(name: str) -> ShardKind | None:
     """Return the kind whose shards are the topic's partitions; None for every other topic."""
     return _BY_TOPIC.get(name)
+
+
+def may_be_in_transactions(topic: str) -> bool:
+    """Return whether a transaction may have partitions of the topic: of any but ``__transaction_state``.
+
+    A marker in the log of a transactions' shard would be among the records that the shard's coordinator reads.
+    """
+    kind = kind_of_topic(topic)
+    return kind is None or kind.is_in_transactions
 
 
 def kind_of_key(key: str) -> ShardKind | None:

@@ -29,6 +29,7 @@ from bmq.core.records.batch import Batch, Ends, parse_batch
 from bmq.core.records.control import TransactionMarker
 from bmq.endpoint.partitions import AppendCallback
 from bmq.meta.kv import KvError
+from bmq.meta.shard_kinds import kind_of_topic
 from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.filesystem import StorageError
@@ -235,8 +236,12 @@ class PartitionOwner:
 
         A refusal needs no proof of the ownership: the epochs that refuse a marker exist, whoever owns the partition.
         Raises RequestError: TRANSACTION_COORDINATOR_FENCED or INVALID_PRODUCER_EPOCH if a later one was here, else a
-        retriable code.
+        retriable code.  For the log of a coordinators' shard this is NOT_LEADER_OR_FOLLOWER: only the shard's
+        coordinator appends there, and a batch of another would be missing in its memory.
         """
+        if kind_of_topic(self.topic) is not None:
+            text = f"{self.topic} takes markers from the coordinators of its shards only"
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         self._context.load.wrote(self.key, 0)
         await self._driver.end_transaction(marker)
 

@@ -102,6 +102,8 @@ def _print(fields: dict[str, Any]) -> None:
     print(f"  timeout      {fields['transaction_timeout_ms'] / 1000:g} s")
     if started is not None:
         print(f"  began        {format_time(started)}, {max(0.0, time.time() - started / 1000):.0f} s ago")
+    if fields["state"] in coordinators.ENDING:
+        print("  waits for    the markers of these partitions; the id's page in the console has the reasons")
     print_table(("TOPIC", "PARTITION"), [(each["topic"], each["partition"]) for each in fields["partitions"]])
 
 

@@ -14,6 +14,9 @@ from bmq.core.http_call import RequestRefused
 ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 """States in which an id has no transaction; a description may still have the start of the last one."""
 
+ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
+"""States of a decided transaction; its description has the partitions that have no marker yet."""
+
 
 class ListedId(NamedTuple):
     """A transactional id as ListTransactions has it."""

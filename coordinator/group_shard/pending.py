@@ -30,6 +30,7 @@ from bmq.coordinator.records import Offset, OffsetRecord
 from bmq.coordinator.shard.log_records import BatchProducer
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.control import EndMarker, Marker, TransactionMarker
+from bmq.core.records.marker_rules import KnownProducer, changes_nothing, verdict_on
 
 PRODUCERS_KEPT = 10_000
 """Producers without an open transaction whose epochs are kept.  The owner of the log's partition checks epochs too."""
@@ -41,7 +42,6 @@ epoch the group's shard knows its answer for outdated.  A later question gets an
 Markers are batches of their own, and a log flushes some thousands of batches in this time.
 """
 _LONG_AGO = -math.inf
-_EPOCH_MAX = 0x7FFF
 _NO_COORDINATOR = -1
 
 OffsetKey = tuple[str, str, int]
@@ -212,6 +212,10 @@ class PendingOffsets:
             message = f"producer {producer_id} sent epoch {producer_epoch}, current is {known.producer}"
             raise RequestError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
 
+    def has_open(self, producer_id: int) -> bool:
+        """Return whether the producer's transaction is open here, with any epoch."""
+        return producer_id in self._open
+
     def is_open(self, producer_id: int, producer_epoch: int) -> bool:
         """Return whether the producer's transaction is open here, with this epoch."""
         transaction = self._open.get(producer_id)
@@ -223,28 +227,15 @@ class PendingOffsets:
         return _NO_COORDINATOR if known is None else known.coordinator
 
     def verdict(self, marker: TransactionMarker) -> ErrorCode | None:
-        """Return the answer to a marker that is not written: NONE if it is done already; None if it must be written.
+        """Return the code of a marker that is not written: NONE if it is done already.  None: it must be written.
 
-        The rules are a partition owner's, INVALID_REQUEST for a marker without a producer included.  With version 2
-        each marker brings a new epoch.  So a marker of the present epoch is a repetition, and ends no open transaction.
-        Only at the last epoch, 32,767, there is no new epoch.
+        The rules are a partition owner's (``core.records.marker_rules``).
         """
-        if marker.producer_id < 0 or marker.producer_epoch < 0:
-            return ErrorCode.INVALID_REQUEST
-        known = self._known(marker.producer_id)
-        if known is None:
-            return None
-        if marker.producer_epoch < known.producer:
-            return ErrorCode.INVALID_PRODUCER_EPOCH
-        if marker.coordinator_epoch < known.coordinator:
-            return ErrorCode.TRANSACTION_COORDINATOR_FENCED
-        is_open = marker.producer_id in self._open
-        if marker.producer_epoch == known.producer:
-            if is_open and marker.version >= 2 and marker.producer_epoch != _EPOCH_MAX:
-                return ErrorCode.INVALID_PRODUCER_EPOCH
-            if not is_open and marker.coordinator_epoch == known.coordinator:
-                return ErrorCode.NONE
-        return None
+        return verdict_on(marker, self._known_producer(marker.producer_id))
+
+    def changes_nothing(self, marker: TransactionMarker) -> bool:
+        """Return whether the epochs in the log are the marker's, and nothing is open here."""
+        return changes_nothing(marker, self._known_producer(marker.producer_id))
 
     def facts(self) -> dict[tuple[object, ...], object]:
         """Return the pending offsets by producer and key, and each key's producers in their order."""
@@ -271,6 +262,10 @@ class PendingOffsets:
             del keys[topic, partition]
             if not keys:
                 del self._producers[group_id]
+
+    def _known_producer(self, producer_id: int) -> KnownProducer | None:
+        known = self._known(producer_id)
+        return None if known is None else KnownProducer(known.producer, known.coordinator, producer_id in self._open)
 
     def _known(self, producer_id: int) -> Epochs | None:
         transaction = self._open.get(producer_id)

@@ -112,6 +112,7 @@ class OffsetTransactions(ActiveOffsets):
         if the log has no room, or the record is not durable in time.
         """
         deadline = self._deadline()
+        has_waited = False
         while True:
             await room_in_turn(MARKER_ELEMENTS)  # a request has a thousand markers, which come at once
             await self.room(deadline)
@@ -119,9 +120,17 @@ class OffsetTransactions(ActiveOffsets):
             if ending is None:
                 break
             await self._in_time(asyncio.wait((ending,)), deadline)
+            has_waited = True
         verdict = self.state.pending.verdict(marker)
         if verdict is None:
-            verdict = self._refused.code_of(marker, self._clock.monotonic())
+            if has_waited and self.state.pending.changes_nothing(marker):
+                verdict = ErrorCode.NONE  # it repeats the marker before: repetitions must not pile up on slow storage
+            else:
+                verdict = self._refused.code_of(marker, self._clock.monotonic())
+                if verdict is ErrorCode.INVALID_PRODUCER_EPOCH and not self.state.pending.has_open(marker.producer_id):
+                    verdict = ErrorCode.NONE  # the log has a later epoch that the shard does not know
+        if verdict is ErrorCode.NONE:
+            await self._prove_again(deadline)
         if verdict is not None:
             return verdict
         end = EndMarker(marker.marker, marker.coordinator_epoch)
@@ -146,6 +155,16 @@ class OffsetTransactions(ActiveOffsets):
         future.add_done_callback(_retrieve)  # nobody may be left to wait for it
         await self._in_time(asyncio.shield(future), deadline)
         return ErrorCode.NONE
+
+    async def _prove_again(self, deadline: float) -> None:
+        """Return once the log has confirmed the ownership, for the response that a marker is in the log.
+
+        A former owner of the shard lacks the producer's later transactions.  Without the proof, the last marker would
+        count as the marker of a transaction whose offsets are pending at the present owner.
+        """
+        await self._in_time(self.freshness.prove_again(), deadline)
+        if self._is_closed:
+            raise RequestError(ErrorCode.NOT_COORDINATOR, "the shard was lost during the request")
 
     def _end(self, producer: BatchProducer, end: EndMarker, future: asyncio.Future[None]) -> Steps[None]:
         """Apply a marker that is durable.  Further records of the producer wait meanwhile."""

@@ -29,6 +29,8 @@ class Freshness:
         self._confirm = confirm
         self._proven_s = clock.monotonic()
         self._doubted_s = -math.inf
+        self._asked = 0  # questions to the log
+        self._confirmed_last = 0  # the number of the last question that was confirmed
         self._confirmed: asyncio.Future[None] | None = None  # result of the call under way
         self._confirming: asyncio.Task[None] | None = None
 
@@ -56,8 +58,20 @@ class Freshness:
         Raises RequestError: NOT_COORDINATOR if the log has another owner or cannot be reached,
         COORDINATOR_NOT_AVAILABLE if it does not respond in time.
         """
-        if self.is_fresh:
-            return
+        if not self.is_fresh:
+            await self._renewed()
+
+    async def prove_again(self) -> None:
+        """Return once the log has confirmed the ownership by a question of after this call.
+
+        For a response that would do harm if it was outdated.  Other requests go on with the proof that they have.
+        Raises RequestError as ``renew`` does.
+        """
+        wanted = self._asked + 1
+        while self._confirmed_last < wanted:  # twice at most: the question under way is of before this call
+            await self._renewed()
+
+    async def _renewed(self) -> None:
         if self._confirmed is None:
             self._confirmed = asyncio.get_running_loop().create_future()
             self._confirmed.add_done_callback(_retrieve)
@@ -93,7 +107,10 @@ class Freshness:
     async def _confirm_once(self) -> float:
         """Have the log confirm the ownership; return the time of the question."""
         began = self._clock.monotonic()
+        self._asked += 1
+        number = self._asked
         await self._confirm()
+        self._confirmed_last = number
         return began
 
 

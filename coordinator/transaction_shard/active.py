@@ -151,6 +151,8 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
             await self._in_time(durable, deadline)
         else:
             await self.settled(transactional_id, deadline)
+            if _needs_proof(event, response):
+                await self.prove_again(deadline)
         return response
 
     async def add(self, transactional_id: str, event: ev.AddPartitions) -> ev.Respond:
@@ -189,6 +191,17 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
             await self.durable(deadline)
             return
         await self.freshness.renew()
+        self._check_open()
+
+    async def prove_again(self, deadline: float | None = None) -> None:
+        """Return once the log has confirmed the ownership by a question of after this call.
+
+        Raises RequestError as ``settled`` does.
+        """
+        await self._in_time(self.freshness.prove_again(), deadline)
+        self._check_open()
+
+    def _check_open(self) -> None:
         if self.is_closed:
             raise RequestError(ErrorCode.NOT_COORDINATOR, "the shard was lost during the request")
 
@@ -328,6 +341,23 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
             await last
         await next_turn()
         return count
+
+
+def _needs_proof(event: ev.Event, response: ev.Respond) -> bool:
+    """Return whether a response without a record needs a proof of the ownership from after the request.
+
+    A former coordinator knows the id's last transaction of its own time only.  It would count the commit of a later
+    transaction as a repetition of the last commit, and the later transaction would be aborted by its time-out.  It
+    would refuse a later producer for good.
+
+    | response | a proof of the last ``FRESH_S`` |
+    |---|---|
+    | NONE to ``Verify`` | is enough: the asking side compares the coordinator's epoch (rule 12) |
+    | CONCURRENT_TRANSACTIONS | is enough: the client asks again |
+    | any other | is too old |
+    """
+    is_confirmed = isinstance(event, ev.Verify) and response.error is ErrorCode.NONE
+    return not is_confirmed and response.error is not ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

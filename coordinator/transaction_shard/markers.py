@@ -69,6 +69,7 @@ class Ending:
     is_complete: bool = False
     is_reported: bool = False
     is_refused: bool = False
+    has_bug: bool = False
     is_late: bool = False
     timer: asyncio.TimerHandle | None = field(default=None, repr=False)
 
@@ -220,6 +221,16 @@ class MarkerSender:
         if not self._is_closed:
             self._next()
 
+    def _report_bug(self, ending: Ending) -> None:
+        """Log the exception that is handled now, once a transaction: the next tries may fail alike."""
+        if ending.has_bug:
+            return
+        ending.has_bug = True
+        _log.exception(
+            "an unexpected error while a transaction's markers were sent, they are sent again",
+            extra=fields(topic=self._shard.kind.topic, shard=self._shard.number, key=ending.transactional_id),
+        )
+
     async def _send_all(self, ending: Ending) -> bool:
         """Send to each partition without a marker.  Return whether one is fenced."""
         slices = list(_slices(list(ending.missing)))
@@ -236,6 +247,10 @@ class MarkerSender:
             return False
         except RequestError as error:
             ending.error = str(error)
+            return False
+        except Exception as error:  # noqa: BLE001  # a bug must not keep the transaction in Prepare until a failover
+            ending.error = f"{type(error).__name__}: {error}"
+            self._report_bug(ending)
             return False
         await room_in_turn(len(keys))  # the responses to many slices may come together
         is_fenced, failed = False, ErrorCode.NONE
@@ -265,6 +280,9 @@ class MarkerSender:
             await self._confirm()
         except RequestError as error:
             ending.error = str(error)
+            return
+        except Exception:  # noqa: BLE001  # as in _send_slice
+            self._report_bug(ending)
             return
         if ending.is_refused or self._is_closed:
             return

@@ -53,7 +53,9 @@ class TransactionsState:
         return True
 
     def replay(self, key: bytes, value: bytes | None, producer: BatchProducer | None) -> None:
-        self.apply(decode(key, value))
+        """Apply a record.  Skip a control record, whose key is no transactional id: an earlier version let one in."""
+        if producer is None or not producer.is_control:
+            self.apply(decode(key, value))
 
     @property
     def summary(self) -> str:

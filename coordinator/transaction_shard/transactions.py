@@ -33,7 +33,7 @@ from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
 from bmq.meta.group_placement import shard_of
 from bmq.meta.kv import KvError
-from bmq.meta.shard_kinds import ShardId
+from bmq.meta.shard_kinds import ShardId, may_be_in_transactions
 
 FENCED_SINCE = {"InitProducerId": 4, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2, "EndTxn": 2}
 """First version of each API with PRODUCER_FENCED."""
@@ -185,9 +185,13 @@ class TransactionApis:
     async def _topic(self, name: str, topic_id: UUID | None) -> Topic | None:
         """Return the topic of a name, None without one; with an id, only the topic that has it.
 
+        Return None, too, for a topic that no transaction may have.
+
         The catalog here may be behind.  A marker for an earlier topic of the name would not reach the log that the
         question is about, and the transaction would stay open there.
         """
+        if not may_be_in_transactions(name):
+            return None
         known = self._catalog.topics.get(name)
         if topic_id is None or (known is not None and known.topic_id == topic_id):
             return known
@@ -346,6 +350,8 @@ async def _verify(serving: ActiveTransactions, addition: _Addition, topics: tupl
     value = serving.state.get(addition.transactional_id)
     present = () if value is None else value.partitions
     added = {topic: numbers_of(present, topic, topic_id) for topic, topic_id, _ in topics}
+    if not code and not all(has(added[topic], each) for topic, _, numbers in topics for each in numbers):
+        await serving.prove_again()  # a former coordinator does not know the transaction that has them
 
     def code_of(topic: str, number: int) -> ErrorCode:
         return code or (ErrorCode.NONE if has(added[topic], number) else ErrorCode.TRANSACTION_ABORTABLE)

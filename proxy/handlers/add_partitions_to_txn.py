@@ -6,7 +6,11 @@ has this error, and all others have OPERATION_NOT_ATTEMPTED.
 
 Version notes: 2 adds PRODUCER_FENCED, before it INVALID_PRODUCER_EPOCH.  4 and 5 are for brokers (KIP-890): they need
 the right of brokers instead of rights on ids and topics.  A request has several transactions, and may only ask whether
-partitions are a part of them.  Kafka's clients use 3 at most.  5 adds TRANSACTION_ABORTABLE.
+partitions are a part of them.  Partitions of ``__consumer_offsets`` are allowed: a TxnOffsetCommit is verified so.
+Kafka's clients use 3 at most.  5 adds TRANSACTION_ABORTABLE.
+
+Departure: 4 and 5 refuse ``__transaction_state``.  Kafka takes any internal topic, and writes the marker between the
+records of transactions.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from bmq.core.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxn
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
 from bmq.meta.catalog import INTERNAL_TOPICS, Catalog
+from bmq.meta.shard_kinds import may_be_in_transactions
 from bmq.proxy.handlers._transactions import FENCED_SINCE, NOT_YET, are_served, code_for, refusal
 from bmq.proxy.scopes import ProxyScopes
 
@@ -73,7 +78,7 @@ async def _add_to_several(
     for number, transaction in enumerate(message.transactions):
         if turns.is_over(1 + sum(1 + len(topic.partitions) for topic in transaction.topics)):
             await next_turn()
-        failures = await _failures(scopes.process.catalog, transaction.topics, lambda name: True)
+        failures = await _failures(scopes.process.catalog, transaction.topics, may_be_in_transactions)
         if not is_served:
             results.append(await api.refusal(message, number, NOT_YET))
         elif failures:

@@ -300,6 +300,8 @@ class ClusterWorld:
         self.storage = MemoryStorage(self.rng, faults or Faults(), datanodes=5)
         self.store = MemoryStore(history=history)
         self.kv_faults = kv_faults or KvFaults()
+        self.only_proxy = ""
+        """Host of the proxy that new requests of clients go to; "" for any."""
         self.config = config
         self.features = features
         self.network = ClusterNetwork(self.rng, latency_s)
@@ -355,6 +357,7 @@ class ClusterWorld:
                 self.storage.start_datanode(name)
             self.storage.slow_datanode(name, 0)
         self.network.heal_all()
+        self.only_proxy = ""
         if self.store.down:
             self.store.start(self.loop.time())
         self.store.stall(self.loop.time())
@@ -364,6 +367,7 @@ class ClusterWorld:
             if place.process is not None:
                 place.process.lack_descriptors(False)
                 place.process.fs.last_step = ""
+                place.process.kv.sees.set()
                 place.process.resume()
         await asyncio.sleep(10)  # virtual: outages of storage that were drawn before this moment run out
 
@@ -413,7 +417,10 @@ class ClusterClient:
 
     async def call(self, request: Any, response: type[Any], version: int, timeout_s: float = 30.0) -> Any:
         """Disconnected when the connection breaks or the answer takes too long."""
-        link = self._link if self._link is not None and self._link.is_open else await self._connected()
+        only = self.world.only_proxy
+        is_led_away = bool(only) and not self._host and self._at != only
+        is_usable = self._link is not None and self._link.is_open and not is_led_away
+        link = self._link if is_usable and self._link is not None else await self._connected()
         try:
             return await asyncio.wait_for(link.call(request, response, version), timeout_s)
         except TimeoutError:
@@ -444,6 +451,8 @@ class ClusterClient:
     def _any_host(self) -> str:
         """Return any proxy's, but for the one that gave no answer last, if there is another."""
         hosts = [place.host for place in self.world.with_role("proxy")]
+        if self.world.only_proxy:
+            return self.world.only_proxy
         return self.world.rng.choice([host for host in hosts if host != self._silent] or hosts)
 
     def close(self) -> None:

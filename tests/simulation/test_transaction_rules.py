@@ -20,6 +20,7 @@ from tests.simulation.transaction_faults import (
     loses_the_store_for_good,
     moves_and_loses_the_store,
     stands_still,
+    views_stand_still,
 )
 
 
@@ -59,6 +60,14 @@ def test_rule_13_readers_of_committed_records_see_them_once_all_are_decided() ->
 
 def test_rule_13_offsets_of_a_transaction_are_pending_until_its_end() -> None:
     play(7, "before GroupMarker", is_drained)
+
+
+def test_rule_13_offsets_move_once_while_only_one_process_sees_the_move_of_a_groups_shard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All transactions of a producer have one epoch, and markers go where the shard was."""
+    monkeypatch.setattr(transaction_clients, "KINDS", (transaction_clients.Kind.OLD,))
+    play(7, "after GroupMarker", views_stand_still)
 
 
 def test_a_marker_for_a_deleted_topic_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

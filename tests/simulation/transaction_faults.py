@@ -63,17 +63,36 @@ def loses_the_others(world: ClusterWorld, rng: Random, process: Process) -> None
             _after(world, 12.0, world.network.heal, process.place.host, place.host)
 
 
+def views_stand_still(world: ClusterWorld, rng: Random, process: Process) -> None:
+    """Let only one other process, and the clients, see that the shards of this one move to it; all stay members."""
+    others = [place for place in world.with_role("coordinator") if place is not process.place]
+    leader = process.node.view.controller if process.node is not None else None
+    leading = [place for place in others if leader is not None and place.is_at(leader.incarnation)]
+    seeing = rng.choice(leading or others)  # the leader moves the shards as it sees them
+    still_s = rng.choice((6.0, 15.0))
+    for place in world.places:
+        if place is not seeing and place.process is not None:
+            place.process.kv.sees.clear()
+            _after(world, still_s, place.process.kv.sees.set)
+    if "proxy" in seeing.roles:
+        world.only_proxy = seeing.host
+        _after(world, still_s, setattr, world, "only_proxy", "")
+    if seeing.process is not None and (node := seeing.process.node) is not None and node.admin is not None:
+        run_in(seeing.process, _drain(seeing.process, process.incarnation))
+
+
 def is_drained(world: ClusterWorld, rng: Random, process: Process) -> None:
     """Move all partitions and shards of the process away."""
     if process.node is not None and process.node.admin is not None:
-        run_in(process, _drain(process))
+        run_in(process, _drain(process, process.incarnation))
 
 
-async def _drain(process: Process) -> None:
+async def _drain(process: Process, drained: str) -> None:
+    """Have a process move all away from ``drained``."""
     assert process.node is not None
     assert process.node.admin is not None
     with suppress(RequestError):  # an operator reads the reason
-        await process.node.admin.drain(process.incarnation)
+        await process.node.admin.drain(drained)
 
 
 def loses_the_store_for_good(world: ClusterWorld, rng: Random, process: Process) -> None:

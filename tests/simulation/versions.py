@@ -13,10 +13,12 @@ Messages between processes: ``cluster_versions``.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from enum import Enum
+from typing import Any
 
 from bmq.meta.kv import Changes, Commit, Compare, Entry, Event, Put, Write
 from bmq.meta.kv_memory import MemoryKeyValue
@@ -39,6 +41,12 @@ class SpokenKeyValue(MemoryKeyValue):
     """A store's client whose process is of another version: values are written, and read, as that one does."""
 
     version = Version.THIS
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.sees = asyncio.Event()
+        """While it is not set, watches show no change.  Calls have their responses meanwhile."""
+        self.sees.set()
 
     def _written(self, value: bytes) -> bytes:
         if self.version is Version.EARLIER:
@@ -83,6 +91,7 @@ class SpokenKeyValue(MemoryKeyValue):
 
     async def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[Changes, None]:
         async for changes in super().watch(prefix, after_revision=after_revision):
+            await self.sees.wait()
             yield [self._event(event) for event in changes]
 
     def _event(self, event: Event) -> Event:

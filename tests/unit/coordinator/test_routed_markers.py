@@ -11,7 +11,7 @@ from bmq.coordinator.routed_markers import RoutedMarkers
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.model import PartitionKey
 from bmq.core.records.control import TransactionMarker
-from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from bmq.meta.kv import KvUnknown
 from tests.unit.coordinator.fakes import MemoryCatalog, topic
 from tests.unit.coordinator.txn_requests import marker_of
@@ -47,6 +47,13 @@ async def test_partitions_of_the_groups_topic_go_to_the_groups_shards() -> None:
     w = World(MemoryCatalog(ORDERS, OFFSETS))
     assert await w.write(OTHER, OF_GROUP, DELETED) == ["NONE", "NOT_COORDINATOR", "UNKNOWN_TOPIC_ID"]
     assert w.given == [(1, 3), (1, OTHER), (1, DELETED)]
+
+
+async def test_a_shard_of_transactions_needs_no_marker_and_gets_none() -> None:
+    own = topic(TRANSACTIONS_TOPIC, 4)
+    w = World(MemoryCatalog(ORDERS, OFFSETS, own))
+    assert await w.write(OTHER, PartitionKey(own.topic_id, 3)) == ["NONE", "NONE"]
+    assert w.given == [(1, OTHER)]
 
 
 async def test_a_groups_topic_that_the_catalog_does_not_show_yet_is_none_of_the_owners() -> None:

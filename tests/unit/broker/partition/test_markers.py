@@ -17,6 +17,7 @@ from bmq.broker.pending import Pending
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import CONTROL, TRANSACTIONAL
 from bmq.core.records.control import EndMarker, Marker, TransactionMarker, end_marker_of
+from bmq.meta.catalog import INTERNAL_TOPICS
 from bmq.storage.checkpoint import ProducerState
 from bmq.storage.memory import Faults
 from tests.unit.broker.partition.machines import flush, opened, partition, writing
@@ -188,6 +189,19 @@ async def test_rule_1_an_owner_acknowledges_a_marker_when_it_is_flushed() -> Non
         assert (owner.high_watermark, owner.last_stable_offset) == (2, 2)
         await owner.end_transaction(ends(0))
         assert owner.high_watermark == 2, "of an earlier epoch there is nothing to end"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+async def test_the_log_of_a_coordinators_shard_takes_no_marker_from_another_process(name: str) -> None:
+    """The shard's coordinator would not know of the marker, or could not read its log any more."""
+    async with world() as w:
+        w.topic(name)
+        owner = await w.owner(name)
+        with pytest.raises(RequestError) as refused:
+            await owner.end_transaction(ends())
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert owner.high_watermark == 0
 
 
 @pytest.mark.slow

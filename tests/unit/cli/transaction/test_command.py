@@ -91,6 +91,15 @@ def test_an_id_is_described_and_the_others_too_when_one_is_unknown(bmq: Bmq, ser
     assert json.loads(capsys.readouterr().out)["partitions"][0] == {"topic": "orders", "partition": 0}
 
 
+@pytest.mark.parametrize("state", ["PrepareCommit", "PrepareAbort"])
+def test_an_ending_transaction_says_what_it_waits_for(bmq: Bmq, server: FakeServer, capsys: Told, state: str) -> None:
+    server.ids = {"a": FakeTransaction(7, state, partitions={"orders": [1]})}
+    assert bmq("transaction", "describe", "a") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3].startswith("  waits for    the markers of these partitions")
+    assert [line.split() for line in lines[-2:]] == [["TOPIC", "PARTITION"], ["orders", "1"]]
+
+
 def test_a_missing_right_is_named(bmq: Bmq, server: FakeServer, capsys: Told) -> None:
     server.errors = [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
     assert bmq("transaction", "describe", "a") == 1

@@ -9,8 +9,10 @@ import pytest
 from bmq.coordinator.shard.freshness import FRESH_S
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
+from tests.harness.waiting import until
 from tests.unit.coordinator.cluster_world import View, cluster, group_of
 from tests.unit.coordinator.fakes import CLIENT, World, join_alone, join_request, running, sync_request
+from tests.unit.coordinator.txn_requests import end
 
 
 async def test_reads_and_heartbeats_confirm_the_ownership_now_and_then() -> None:
@@ -92,6 +94,24 @@ async def test_an_append_that_began_before_a_doubt_proves_nothing() -> None:
         assert await world.commit("g", 7) == 0
         assert await world.fetch("g") == 7
         assert world.log.confirmations == 1
+
+
+async def test_a_proof_for_a_response_is_of_after_its_request() -> None:
+    """The question under way is of before the request; all that come meanwhile share the next one."""
+    async with running(World()) as world:
+        assert await world.commit("g", 5) == 0
+        world.log.stalled = asyncio.Event()
+        first = asyncio.create_task(end(world, epoch=3, version=2))
+        await until(lambda: first.done())
+        assert world.log.confirmations == 0, "the first marker is written"
+        repeated = [asyncio.create_task(end(world, epoch=3, version=2))]
+        await until(lambda: world.log.confirmations == 1)
+        repeated += [asyncio.create_task(end(world, epoch=3, version=2)) for _ in range(20)]
+        await asyncio.sleep(1)
+        assert await world.fetch("g") == 5, "other requests do not wait for the proof"
+        world.log.stalled.set()
+        assert await asyncio.gather(*repeated) == [ErrorCode.NONE] * 21
+        assert world.log.confirmations == 2
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from bmq.core.errors import ErrorCode as E
 from bmq.core.errors import RequestError
 from bmq.core.logging.fields import fields_of
 from bmq.core.records.batch import Record, build_batch
-from bmq.core.records.control import Marker, TransactionMarker
+from bmq.core.records.control import Marker, TransactionMarker, marker_batch
 from tests.harness.waiting import until
 from tests.unit.coordinator.transaction_shard.world import ORDERS, Process, World, key, running
 
@@ -187,6 +187,40 @@ async def test_a_call_without_a_response_is_made_again() -> None:
         await completed(world, "CompleteCommit")
 
 
+@pytest.mark.parametrize("partitions", [1, 5])
+async def test_a_bug_in_a_call_is_logged_once_and_the_markers_are_sent_again(
+    partitions: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.coordinator.transaction_shard.markers.PARTITIONS_A_CALL", 2)
+    async with running(World()) as world:
+        producer = await world.a.begin(*range(partitions))
+        world.partitions.bugs = [ValueError("a wrong frame"), ValueError("again")]
+        await world.a.end(producer, commit=True)
+        await completed(world, "CompleteCommit")
+        assert sorted(each.partition for _, each in world.partitions.taken) == list(range(partitions))
+        (line,) = [each for each in caplog.records if "unexpected error" in each.message]
+        assert fields_of(line)["key"] == "tx"
+        assert line.exc_info is not None
+        assert isinstance(line.exc_info[1], ValueError)
+
+
+async def test_a_bug_in_the_proof_of_the_ownership_keeps_no_transaction_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(World()) as world:
+        producer = await world.a.begin(1)
+        markers = (await world.a.serving())._markers
+
+        async def confirm() -> None:
+            raise ValueError("a wrong frame")
+
+        monkeypatch.setattr(markers, "_confirm", confirm)
+        world.partitions.codes = {key(1): [E.TRANSACTION_COORDINATOR_FENCED]}
+        await world.a.end(producer, commit=True)
+        await completed(world, "CompleteCommit")
+        assert [each.message for each in caplog.records if each.exc_info] != []
+
+
 async def test_topics_of_kafkas_records_are_found_by_name() -> None:
     world = World()
     from_kafka = StoredTransaction(5, 0, 1, TransactionState.PREPARE_COMMIT, (), updated_ms=1, started_ms=1)
@@ -316,6 +350,87 @@ async def test_a_coordinator_that_is_cut_off_answers_nothing_from_memory() -> No
         assert await world.a.add(producer, 1, version=4, verify=True) == [E.NONE], "its proof is fresh"
         await asyncio.sleep(4)
         assert await world.a.add(producer, 1, version=4, verify=True) == [E.NOT_COORDINATOR]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_rule_1_a_former_coordinator_counts_no_later_end_as_a_repetition(*, commit: bool) -> None:
+    """Decide a transaction at C and move the shard to D; a request for the next transaction's end then goes to C."""
+    async with running(World()) as world:
+        c, d = world.a, world.b
+        producer = await c.begin(1)
+        assert (await c.end(producer, commit=commit)).error_code == 0
+        await completed(world, "CompleteCommit" if commit else "CompleteAbort")
+        world.isolate(c)
+        d.show("b", 2)  # C does not see that D has the shard
+        world.log.open_log, c_log = None, world.log.open_log
+        assert await d.add(producer, 2) == [E.NONE]
+        assert c_log.is_open, "nobody has notified C"
+        assert (await c.end(producer, commit=commit)).error_code == E.NOT_COORDINATOR
+        assert await d.state() == "Ongoing"
+        assert (await d.end(producer, commit=commit)).error_code == 0
+
+
+@pytest.mark.parametrize("adds", [1, 2])
+async def test_rule_1_a_former_coordinator_denies_no_partition_of_a_later_transaction(adds: int) -> None:
+    async with running(World()) as world:
+        c, d = world.a, world.b
+        producer = await c.begin(1)
+        assert (await c.end(producer, commit=True)).error_code == 0
+        await completed(world, "CompleteCommit")
+        if adds == 2:
+            assert await c.add(producer, 3) == [E.NONE]
+        world.isolate(c)
+        d.show("b", 2)
+        world.log.open_log = None
+        assert await d.add(producer, 2) == [E.NONE]
+        assert await c.add(producer, 2, version=4, verify=True) == [E.NOT_COORDINATOR]
+        assert await d.add(producer, 2, version=4, verify=True) == [E.NONE]
+
+
+@pytest.mark.parametrize("request_of", ["end", "add", "init"])
+async def test_rule_1_a_former_coordinator_refuses_no_later_producer(request_of: str) -> None:
+    async with running(World()) as world:
+        c, d = world.a, world.b
+        made = await c.init()
+        world.isolate(c)
+        d.show("b", 2)
+        world.log.open_log = None
+        producer = (made.producer_id, (await d.init()).producer_epoch)
+        assert producer[1] == made.producer_epoch + 1
+        if request_of == "end":
+            assert (await c.end(producer, commit=True)).error_code == E.NOT_COORDINATOR
+        elif request_of == "add":
+            assert await c.add(producer, 1) == [E.NOT_COORDINATOR]
+        else:
+            again = await c.init(producer_id=producer[0], epoch=producer[1])
+            assert again.error_code == E.NOT_COORDINATOR
+
+
+async def test_a_repeated_end_asks_the_log_and_a_question_does_not() -> None:
+    async with running(World()) as world:
+        producer = await world.a.begin(1)
+        await world.a.end(producer, commit=True)
+        await completed(world, "CompleteCommit")
+        for count in range(1, 4):
+            assert (await world.a.end(producer, commit=True)).error_code == 0
+            assert world.log.confirmations == count, "the proof of before counts for no later request"
+        confirmed = world.log.confirmations
+        assert await world.a.add(producer, 1) == [E.NONE]
+        assert await world.a.add(producer, 1, version=4, verify=True) == [E.NONE]
+        assert world.log.confirmations == confirmed
+
+
+async def test_a_marker_in_the_shards_own_log_keeps_no_coordinator_from_loading() -> None:
+    """A version that let a transaction have the shard's own log has written markers there."""
+    async with running(World()) as world:
+        await world.a.begin(1)
+        marker = TransactionMarker(7, 0, 1, Marker.COMMIT, 0)
+        world.log.store(marker_batch(marker, 0))
+        before = (await world.a.serving()).state.facts()
+        for number, process in ((2, world.b), (3, world.a)):
+            world.show(process.view.own, number)
+            assert (await process.serving()).state.facts() == before
+            assert await process.state() == "Ongoing"
 
 
 async def test_a_snapshot_keeps_open_and_prepared_transactions() -> None:

@@ -94,6 +94,18 @@ async def test_one_unknown_partition_keeps_out_the_others() -> None:
         assert await world.a.state() == "Empty"
 
 
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("verify", [False, True])
+async def test_the_log_of_a_shard_of_transactions_is_no_part_of_a_transaction(version: int, *, verify: bool) -> None:
+    async with running(World()) as world:
+        made = await world.a.init()
+        producer = (made.producer_id, made.producer_epoch)
+        refused = await world.a.add(producer, 0, name=TRANSACTIONS_TOPIC, version=version, verify=verify)
+        assert refused == [E.UNKNOWN_TOPIC_OR_PARTITION]
+        assert await world.a.state() == "Empty"
+        assert await world.a.add(producer, 0, name=OFFSETS_TOPIC, version=version) == [E.NONE]
+
+
 @pytest.mark.parametrize("version", [4, 5])
 async def test_partitions_are_verified(version: int) -> None:
     async with running(World()) as world:

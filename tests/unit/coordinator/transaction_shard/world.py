@@ -34,6 +34,8 @@ class Partitions:
         self.calls = 0
         self.codes: dict[PartitionKey, list[ErrorCode]] = {}
         """Results of the next markers of a partition; then NONE."""
+        self.bugs: list[Exception] = []
+        """Exceptions of the next calls."""
         self.open = asyncio.Event()
         """While it is not set, no call gets a response."""
         self.open.set()
@@ -41,6 +43,8 @@ class Partitions:
     async def write(self, marker: TransactionMarker, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, ErrorCode]:
         self.calls += 1
         await self.open.wait()
+        if self.bugs:
+            raise self.bugs.pop(0)
         results = {}
         for key in keys:
             codes = self.codes.get(key)

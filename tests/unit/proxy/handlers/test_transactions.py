@@ -27,7 +27,7 @@ from bmq.core.wire.response_errors import error_codes
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL
 from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
-from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from bmq.meta.cluster.levels import NO_LEVELS, FeatureLevels
 from bmq.meta.proxy_addresses import Proxies, ProxyAddress
 from bmq.proxy.apis import ALL_APIS
@@ -81,7 +81,9 @@ class Caller:
             "transactions": self.transactions,
             "levels": lambda: LEVEL_1,
             "proxies": OneProxy(ProxyAddress(7, "proxy", 9092)),
-            "catalog": MemoryCatalog(topic("t", 2), topic("secret", 2), topic(OFFSETS_TOPIC, 2)),
+            "catalog": MemoryCatalog(
+                topic("t", 2), topic("secret", 2), topic(OFFSETS_TOPIC, 2), topic(TRANSACTIONS_TOPIC, 2)
+            ),
             "audit": self.audit,
             "authorizer": ALLOW_ALL,
         }
@@ -208,6 +210,15 @@ async def test_a_transaction_gets_none_of_its_partitions_if_one_cannot_be_added(
     ]
     assert w.transactions.calls == []
     assert codes(await w(add("x", ("t", [0, 1])))) == [("t", 0, 0), ("t", 1, 0)]
+
+
+async def test_a_broker_adds_no_partition_of_the_transactions_own_topic() -> None:
+    w = Caller(is_checked=False)
+    response = await w(add_several(("x", TRANSACTIONS_TOPIC, [0]), ("y", OFFSETS_TOPIC, [0])))
+    found = [each.topic_results[0].results_by_partition[0] for each in response.results_by_transaction]
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert [each.partition_error_code for each in found] == [denied, ErrorCode.NONE]
+    assert list(w.transactions.known) == ["y"]
 
 
 async def test_of_several_transactions_the_ones_without_a_missing_partition_are_served() -> None:
