@@ -48,7 +48,7 @@ def test_a_load_that_was_not_held_in_every_round_is_not_compared(results: Result
     beside = section(part, THREE)
     assert "| 1,000 | **1.20** (1.20 to 1.20) WORSE |" in beside
     assert "10,000" not in beside
-    assert "- WORSE: p50 at 1,000, p95 at 1,000" in beside
+    assert "- WORSE:\n  - p50 at 1,000\n  - p95 at 1,000" in beside
     assert "| 10,000 | **0.80** (0.80 to 0.80) better |" in part
     assert {each.case for each in held_always(results).of_bench("ladder") if each.adapter == "bmq-3"} == {"1000"}
 

@@ -28,7 +28,7 @@ def test_a_comparison_in_one_cell_says_ratio_quartiles_and_verdict() -> None:
 
 def test_verdicts_name_what_is_worse_as_plainly_as_what_is_better() -> None:
     worse = compare("seconds", [(1.0, 2.0)])
-    assert verdicts({"p50": BETTER, "p99": worse}) == "- better: p50\n- equal: nothing\n- WORSE: p99"
+    assert verdicts({"p50": BETTER, "p99": worse}) == "- better:\n  - p50\n- equal: nothing\n- WORSE:\n  - p99"
 
 
 def test_settings_are_listed_in_one_line() -> None:

@@ -81,7 +81,7 @@ def test_bmq_is_compared_with_kafka_in_the_same_configuration(results: Results) 
     beside = section(part, "### BMQ, one process, beside Kafka, one node in the same configuration")
     for case in CONFIGURATIONS:
         assert f"| {case} | **2.00** (2.00 to 2.00) better | **0.50** (0.50 to 0.50) better |" in beside
-    assert "MB/s (PLAINTEXT with ACLs), server's CPU (PLAINTEXT with ACLs)" in beside
+    assert "  - MB/s (PLAINTEXT with ACLs)\n  - server's CPU (PLAINTEXT with ACLs)" in beside
     assert "client" not in beside
 
 
