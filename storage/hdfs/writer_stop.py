@@ -162,10 +162,16 @@ class WriterStop:
         )
         host = self._client.datanodes.host(node)
         request = setup.request([member], chunk_bytes)
-        self.stamped.add(member.name)
+        was_asked = member.name in self.stamped
         handshake = (await self._client.handshakes(node, setup.token))()
         timeout_s, threads = self._settings.takeover_copies_timeout_s, self._client.cipher_threads
-        response = await pipe.open(host, node.data_port, request, timeout_s, handshake, threads)
+        self.stamped.add(member.name)
+        try:
+            response = await pipe.open(host, node.data_port, request, timeout_s, handshake, threads)
+        except HandshakeRefused:
+            if not was_asked:
+                self.stamped.discard(member.name)  # the request was not sent
+            raise
         if response.status != STATUS_SUCCESS:
             raise PipelineFailed(f"{member.name}: {status_name(response.status)} {response.message}")
         return pipe
