@@ -89,6 +89,9 @@ class Authenticator(Protocol):
     def has_another(self) -> bool:
         """Return whether the next log-in uses other credentials, after the server has refused the token of the last."""
 
+    def note_refusal(self) -> None:
+        """Note that a server has refused a log-in: new credentials are fetched if that may help.  Does not wait."""
+
     def close(self) -> None:
         """End what the identity holds.  Idempotent."""
 
@@ -109,6 +112,9 @@ class SimpleAuthenticator:
     def has_another(self) -> bool:
         """Return False: a name is not refused."""
         return False
+
+    def note_refusal(self) -> None:
+        """Do nothing: a name is not refused."""
 
     def close(self) -> None:
         """Do nothing: a name holds nothing."""
@@ -181,6 +187,10 @@ class KerberosAuthenticator:
         """Return False: no token is used."""
         return False
 
+    def note_refusal(self) -> None:
+        """Have the ticket replaced: the server may have new keys."""
+        self._kerberos.replace_ticket()
+
     def close(self) -> None:
         """End the thread of the log-in."""
         self._kerberos.close()
@@ -228,6 +238,9 @@ class TokenAuthenticator:
     def has_another(self) -> bool:
         """Return False: the owner of a block token gets another token from the NameNode."""
         return False
+
+    def note_refusal(self) -> None:
+        """Do nothing: the owner of a block token gets another token from the NameNode."""
 
     def close(self) -> None:
         """Do nothing: a token holds nothing."""

@@ -220,7 +220,7 @@ async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, adv
                     closed.update(error.suspects)
             await _abandon(client, file, located)
             continue
-        client.suspect(closed)  # another datanode has let this client in: the fault is theirs
+        client.suspect(closed)  # another datanode has let this client in
         client.refusing.took(pipeline.nodes)
         return HdfsAppender(
             client,

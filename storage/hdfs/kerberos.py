@@ -146,6 +146,11 @@ class KerberosLogin:
         if self._tickets is not None:
             self._tickets.note_server(server_principal)
 
+    def replace_ticket(self) -> None:
+        """Have a keytab's ticket replaced in the background, with the servers' tickets.  Others tend a ticket cache."""
+        if self._tickets is not None:
+            self._tickets.replace()
+
     # ---- within
 
     def _closed(self) -> LoginFailed:

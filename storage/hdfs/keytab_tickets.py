@@ -28,6 +28,8 @@ from bmq.storage.logins import CLOCK, KDC, KEYTAB, LOGINS, OTHER, PRINCIPAL, TIC
 
 RENEW_AT = 0.8
 """Part of its life after which a ticket is replaced: an outage of the KDC may last for the rest."""
+REPLACE_S = 10.0
+"""Least time between two replacements on demand.  A NameNode may refuse every log-in for hours."""
 TEND_S = 30.0
 """Interval of the check of the ticket's age.  Connections to the NameNode stay open for days, without a log-in."""
 _LIBRARY = "libkrb5.so.3"
@@ -54,6 +56,7 @@ _numbers = itertools.count()
 class _Ticket:
     credentials: gssapi.Credentials
     cache: str
+    began: float
     renew_at: float
 
 
@@ -72,6 +75,7 @@ class KeytabTickets:
         self._held: _Ticket | None = None
         self._former = ""  # the cache before: a log-in that began with it may go on
         self._servers: dict[str, None] = {}
+        self._replaced_at = -REPLACE_S
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -103,7 +107,26 @@ class KeytabTickets:
         if len(self._servers) < _SERVERS_MAX:
             self._servers[server] = None
 
+    def replace(self) -> None:
+        """Replace the ticket in the background before its time, and the servers' tickets with it.  Any thread may call.
+
+        A server with new keys refuses the cached ticket up to the ticket's end.
+        """
+        try:
+            self._thread.submit(self._replace_early)
+        except RuntimeError:
+            return  # closed: no log-in follows
+
     # ---- within
+
+    def _replace_early(self) -> None:
+        """Replace the ticket, unless it is ``REPLACE_S`` old at most or was to be replaced just now."""
+        now, held = self._clock(), self._held
+        if held is None or self._is_closed or now - max(held.began, self._replaced_at) < REPLACE_S:
+            return
+        self._replaced_at = now
+        self._held = replace(held, renew_at=now)
+        self._tend()
 
     def _renew(self) -> Future[_Ticket]:
         """Begin a renewal, unless one is under way, and return it."""
@@ -186,7 +209,7 @@ class KeytabTickets:
         except GSSError:
             _destroy(cache)
             raise
-        return _Ticket(credentials, cache, began + RENEW_AT * life_s(credentials))
+        return _Ticket(credentials, cache, began, began + RENEW_AT * life_s(credentials))
 
     def _fetch_server_tickets(self, credentials: gssapi.Credentials) -> None:
         """Fetch the tickets of the noted servers.  Raises GSSError if no KDC responds: the former tickets are better.

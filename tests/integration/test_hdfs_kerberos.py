@@ -32,7 +32,7 @@ pytest.importorskip("gssapi", reason="python-gssapi is not installed: install li
 import gssapi
 
 from bmq.storage.hdfs.kerberos import KerberosLogin
-from bmq.storage.hdfs.keytab_tickets import KeytabTickets, life_s, used
+from bmq.storage.hdfs.keytab_tickets import REPLACE_S, KeytabTickets, life_s, used
 
 pytestmark = pytest.mark.loops("asyncio")
 
@@ -258,6 +258,29 @@ def test_a_server_that_the_kdc_does_not_know_any_more_is_forgotten(short: ShortT
     short.login.credentials()
     assert short.renewed() is not first
     assert list(short.tickets._servers) == [server]
+
+
+def test_a_server_with_another_key_takes_a_replaced_ticket(short: ShortTickets) -> None:
+    """Give the NameNode a new keytab, without its old keys, and restart it: the ticket in the cache has the old key."""
+    server = f"nn/{SERVER_HOST}@{REALM}"
+    name = gssapi.Name(server, gssapi.NameType.kerberos_principal)
+    keytab = short.kdc.add_service(server)
+
+    def log_in() -> None:
+        store = {"keytab": f"FILE:{keytab}", "rcache": "none:"}
+        accepting = gssapi.SecurityContext(creds=gssapi.Credentials(name=name, usage="accept", store=store))
+        accepting.step(gssapi.SecurityContext(name=name, creds=short.login.credentials(), usage="initiate").step())
+
+    log_in()
+    keytab.unlink()
+    short.kdc.change_key(server, keytab)
+    for _ in range(2):
+        with pytest.raises(gssapi.exceptions.GSSError):
+            log_in()
+    short.now = REPLACE_S
+    short.login.replace_ticket()
+    short.tickets._thread.submit(lambda: None).result(timeout=60)
+    log_in()
 
 
 def test_a_keytab_is_rotated_without_a_restart(short: ShortTickets) -> None:

@@ -16,6 +16,7 @@ from gssapi.exceptions import ExpiredCredentialsError
 from gssapi.raw.misc import GSSError
 
 from bmq.storage.hdfs.kerberos import KerberosLogin
+from bmq.storage.hdfs.keytab_tickets import REPLACE_S
 from bmq.storage.hdfs.krb5_conf import ClockDifference, Krb5Conf
 from bmq.storage.logins import CLOCK, KDC, KEYTAB, OTHER, PRINCIPAL, TICKET, StorageLogins
 
@@ -312,6 +313,45 @@ def test_a_ticket_is_replaced_without_a_log_in(monkeypatch: pytest.MonkeyPatch, 
     assert len(kdc.issued) == 2, "the KDC is away"
     tickets._tend()
     assert len(kdc.issued) == 3
+    login.close()
+
+
+def replaced(login: KerberosLogin) -> object:
+    """Have the ticket replaced, and return the credentials after that."""
+    login.replace_ticket()
+    assert login._tickets is not None
+    login._tickets._thread.submit(lambda: None).result(timeout=60)
+    return login.credentials()
+
+
+def test_a_refused_log_in_has_the_ticket_replaced_but_not_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, keytab: str
+) -> None:
+    kdc = Kdc(1_000, 1_000, 1_000)
+    login = made(kdc, monkeypatch, keytab)
+    first = login.credentials()
+    assert replaced(login) is first, "it is new"
+    kdc.now += REPLACE_S
+    second = replaced(login)
+    assert second is not first
+    kdc.now += REPLACE_S - 1
+    assert replaced(login) is second
+    kdc.now += 1
+    assert replaced(login) is not second
+    login.close()
+    login.replace_ticket()
+
+
+def test_the_ticket_stays_in_use_if_the_kdc_gives_no_other(monkeypatch: pytest.MonkeyPatch, keytab: str) -> None:
+    kdc = Kdc(1_000, -1, 1_000)
+    login = made(kdc, monkeypatch, keytab)
+    first = login.credentials()
+    kdc.now += REPLACE_S
+    assert replaced(login) is first
+    kdc.now += REPLACE_S - 1
+    assert replaced(login) is first, "the KDC is not asked for each log-in"
+    kdc.now += 1
+    assert replaced(login) is not first
     login.close()
 
 
