@@ -90,7 +90,7 @@ class Authenticator(Protocol):
         """Return whether the next log-in uses other credentials, after the server has refused the token of the last."""
 
     def note_refusal(self) -> None:
-        """Note that a server has refused a log-in: new credentials are fetched if that may help.  Does not wait."""
+        """Note that a server has refused a log-in.  A keytab then gives new tickets, in the background."""
 
     def close(self) -> None:
         """End what the identity holds.  Idempotent."""

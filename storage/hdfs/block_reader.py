@@ -292,10 +292,11 @@ async def read_replica(
 async def _read_replica(
     client: HdfsClient, node: pb.NodeId, block: pb.Block, token: pb.Token, offset: int, length: int
 ) -> Piece:
+    make_handshake = await client.handshakes(node, token)  # the NameNode may be silent: no fault of the datanode
     reading = _Reading(client, node)
     try:
         async with asyncio.timeout(client.settings.read_timeout_s) as limit:
-            return await reading.run(block, token, offset, length, limit)
+            return await reading.run(block, token, offset, length, limit, make_handshake)
     except TimeoutError as error:
         client.suspect([node_name(node)])
         raise ReplicaFailed(f"{node_name(node)}: read timed out") from error
@@ -373,8 +374,15 @@ class _Reading:
         if self._transport is not None:
             self._transport.abort()
 
-    async def run(self, block: pb.Block, token: pb.Token, offset: int, length: int, limit: asyncio.Timeout) -> Piece:
-        make_handshake = await self._client.handshakes(self._node, token)
+    async def run(
+        self,
+        block: pb.Block,
+        token: pb.Token,
+        offset: int,
+        length: int,
+        limit: asyncio.Timeout,
+        make_handshake: Callable[[], Handshake | None],
+    ) -> Piece:
         reader, writer = await asyncio.open_connection(self._host, self._node.data_port, limit=_STREAM_BYTES)
         self._writer, transport = writer, writer.transport
         self._transport = transport

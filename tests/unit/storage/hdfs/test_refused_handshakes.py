@@ -23,6 +23,7 @@ from bmq.storage.hdfs.block_reader import read_block, read_block_by_thread
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.data_transfer import OP_WRITE_BLOCK, STATUS_SUCCESS
 from bmq.storage.hdfs.datanode import node_name
+from bmq.storage.hdfs.encryption_keys import EncryptionKeys, Key
 from bmq.storage.hdfs.handshake import Handshake, TransferSecurity
 from bmq.storage.hdfs.pipeline import Pipeline
 from tests.unit.storage.hdfs import test_fencing
@@ -239,3 +240,69 @@ async def test_a_file_cannot_be_made_only_if_all_datanodes_demand_another_protec
             await open_file(client, located, monkeypatch)
         assert type(caught.value) is error
         assert client.suspected() == set(), "no datanode has let this client in: the fault may be here"
+
+
+# ---- a silent NameNode
+
+
+@pytest.mark.parametrize("read", [read_block, read_block_by_thread])
+async def test_a_namenode_without_a_key_makes_no_datanode_suspect(read: Read) -> None:
+    """Ask a silent NameNode for the data encryption key: no datanode is contacted."""
+    peers = [ProtectedNode("aes"), ProtectedNode("aes")]
+    async with cluster(*peers, levels=("auth-conf",)) as (client, located):
+        client.settings = replace(client.settings, read_timeout_s=0.1)
+        client.keys, is_asked = silent_keys()
+        reading = asyncio.create_task(read(client, located, 0, 100, is_open=False))
+        await is_asked.wait()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await reading
+        assert client.suspected() == set()
+        assert [peer.connections for peer in peers] == [0, 0]
+
+
+@pytest.mark.parametrize("has_key_at_first", [False, True])
+async def test_a_fence_waits_for_the_namenodes_key_and_loses_no_round(
+    has_key_at_first: bool, foreign_hdfs: Callable[..., Any]
+) -> None:
+    """With a key at first the datanodes refuse it, and another is needed."""
+    hdfs = foreign_hdfs({})
+    hdfs.settings = replace(hdfs.settings, takeover_node_timeout_s=0.05, takeover_copies_timeout_s=0.1)
+    keys, is_asked = silent_keys()
+    shake = hdfs.handshakes
+
+    async def have_key() -> None:
+        if not has_key_at_first:
+            await keys.current()
+
+    async def handshakes(node: pb.NodeId, token: pb.Token) -> Any:
+        await keys.current()
+        return await shake(node, token)
+
+    hdfs.have_key, hdfs.handshakes = have_key, handshakes
+    fence = asyncio.create_task(fencing.fence(hdfs, (), "old holder", 9))
+    await is_asked.wait()
+    await asyncio.wait([fence], timeout=1.0)
+    assert not fence.done()
+    assert hdfs.suspects == set()
+    is_asked.clear()
+    keys._ask = ready
+    await keys.close()
+    assert await fence == (test_fencing.LENGTH, True)
+    assert not hdfs.lease_is_recovered
+    assert hdfs.copies == 3
+
+
+def silent_keys() -> tuple[EncryptionKeys, asyncio.Event]:
+    """Return keys of a NameNode that never responds, and the event of the question."""
+    is_asked = asyncio.Event()
+
+    async def ask() -> Key | None:
+        is_asked.set()
+        return await asyncio.get_running_loop().create_future()
+
+    return EncryptionKeys(ask), is_asked
+
+
+async def ready() -> Key:
+    return Key(id=1, pool="BP-1", nonce=b"n", key=b"k", expiry_ms=1 << 60)
