@@ -268,8 +268,10 @@ def test_a_server_with_another_key_takes_a_replaced_ticket(short: ShortTickets) 
 
     def log_in() -> None:
         store = {"keytab": f"FILE:{keytab}", "rcache": "none:"}
-        accepting = gssapi.SecurityContext(creds=gssapi.Credentials(name=name, usage="accept", store=store))
+        own = gssapi.Credentials(name=name, usage="accept", store=store)
+        accepting = gssapi.SecurityContext(creds=own, usage="accept")
         accepting.step(gssapi.SecurityContext(name=name, creds=short.login.credentials(), usage="initiate").step())
+        assert accepting.complete  # raises the error of the step
 
     log_in()
     keytab.unlink()
