@@ -279,10 +279,13 @@ class _TokenClient:
             raise LoginFailed(f"{self._server} does not speak DIGEST-MD5: {error}", StorageUnavailable) from error
 
 
-def make_authenticator(security: HdfsSecurity, login: HdfsLogin, user: str = "") -> Authenticator:
+def make_authenticator(
+    security: HdfsSecurity, login: HdfsLogin, user: str = "", hosts: Collection[str] = ()
+) -> Authenticator:
     """Return the identity by which this process calls the NameNodes.
 
-    ``user`` is that of simple authentication.  Raises ValueError for a contradiction between settings,
+    ``user`` is that of simple authentication.  ``hosts`` has the NameNodes: a keytab's tickets are fetched for all of
+    them, also for a standby that is not called yet.  Raises ValueError for a contradiction between settings,
     StorageError if there is no user, Unsupported without Kerberos's library.
     """
     if not security.is_kerberos:
@@ -302,6 +305,8 @@ def make_authenticator(security: HdfsSecurity, login: HdfsLogin, user: str = "")
             f" library ({error}): {how_to_install('kerberos')}"
         ) from None
     kerberos = KerberosLogin(own_principal(login.principal), login.keytab)
+    for principal in server.of_hosts(hosts):
+        kerberos.note_server(principal)
     return KerberosAuthenticator(
         kerberos, server, security.rpc_levels, is_fallback_allowed=security.is_fallback_allowed
     )

@@ -142,7 +142,7 @@ class KerberosLogin:
         return used(gssapi.Credentials(name=name_of(self.principal), usage="initiate"))
 
     def note_server(self, server_principal: str) -> None:
-        """Note a server that a log-in has reached."""
+        """Note a server that a log-in has reached, or may have to reach."""
         if self._tickets is not None:
             self._tickets.note_server(server_principal)
 

@@ -103,7 +103,7 @@ class KeytabTickets:
         return held.credentials
 
     def note_server(self, server: str) -> None:
-        """Note a server that a log-in has reached.  Renewals fetch its ticket too, so log-ins there need no KDC."""
+        """Note a server that a log-in has reached, or may have to reach while the KDC is away.  Renewals fetch its ticket too, so log-ins there need no KDC."""
         if len(self._servers) < _SERVERS_MAX:
             self._servers[server] = None
 
@@ -185,7 +185,19 @@ class KeytabTickets:
         elif former is not None:
             _destroy(self._former)
             self._former = former.cache
+        elif self._servers:
+            self._thread.submit(self._fetch_first)  # a log-in waits for this ticket
         return new
+
+    def _fetch_first(self) -> None:
+        """Fetch the tickets of the noted servers into the first cache: the next log-in may be at another one."""
+        held = self._held
+        if held is None:
+            return
+        try:
+            self._fetch_server_tickets(held.credentials)
+        except GSSError as error:
+            _log.warning("the KDC is away: a fail-over of the NameNode needs it", extra=fields(error=text_of(error)))
 
     def _acquire(self, former: _Ticket | None) -> _Ticket:
         """Return a new ticket; with tickets for the noted servers, if ``former`` is there to use in their place."""
