@@ -103,7 +103,10 @@ class KeytabTickets:
         return held.credentials
 
     def note_server(self, server: str) -> None:
-        """Note a server that a log-in has reached, or may have to reach while the KDC is away.  Renewals fetch its ticket too, so log-ins there need no KDC."""
+        """Note a server that a log-in has reached, or may have to reach while the KDC is away.
+
+        Its ticket is fetched with the first ticket and with each renewal, so log-ins there need no KDC.
+        """
         if len(self._servers) < _SERVERS_MAX:
             self._servers[server] = None
 

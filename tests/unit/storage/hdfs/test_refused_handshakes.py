@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
 REFUSAL = pb.Handshake(status=pb.Handshake.ERROR, message="no")
 Peer = SecureNode | ProtectedNode
-Read = Callable[..., Awaitable[bytes]]
+Read = Callable[..., Coroutine[Any, Any, bytes]]
 
 
 def of_another_level() -> SecureNode:
@@ -299,7 +299,8 @@ def silent_keys() -> tuple[EncryptionKeys, asyncio.Event]:
 
     async def ask() -> Key | None:
         is_asked.set()
-        return await asyncio.get_running_loop().create_future()
+        never: asyncio.Future[Key] = asyncio.get_running_loop().create_future()
+        return await never
 
     return EncryptionKeys(ask), is_asked
 
