@@ -30,6 +30,8 @@ RENEW_AT = 0.8
 """Part of its life after which a ticket is replaced: an outage of the KDC may last for the rest."""
 REPLACE_S = 10.0
 """Least time between two replacements on demand.  A NameNode may refuse every log-in for hours."""
+RETRY_S = 60.0
+"""Pause after a renewal that failed: a mended keytab is soon read, and the count of failures rises until then."""
 TEND_S = 30.0
 """Interval of the check of the ticket's age.  Connections to the NameNode stay open for days, without a log-in."""
 _LIBRARY = "libkrb5.so.3"
@@ -172,7 +174,7 @@ class KeytabTickets:
                 left_s,
                 extra=fields(error=text),
             )
-            self._held = replace(former, renew_at=self._clock() + RENEW_AT * left_s)
+            self._held = replace(former, renew_at=self._clock() + min(RETRY_S, RENEW_AT * left_s))
             return self._held
         self._held = new
         left_s = life_s(new.credentials)

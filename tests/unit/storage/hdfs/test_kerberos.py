@@ -16,7 +16,7 @@ from gssapi.exceptions import ExpiredCredentialsError
 from gssapi.raw.misc import GSSError
 
 from bmq.storage.hdfs.kerberos import KerberosLogin
-from bmq.storage.hdfs.keytab_tickets import REPLACE_S
+from bmq.storage.hdfs.keytab_tickets import REPLACE_S, RETRY_S
 from bmq.storage.hdfs.krb5_conf import ClockDifference, Krb5Conf
 from bmq.storage.logins import CLOCK, KDC, KEYTAB, OTHER, PRINCIPAL, TICKET, StorageLogins
 
@@ -377,6 +377,28 @@ def test_the_ticket_stays_in_use_if_the_kdc_gives_no_other(monkeypatch: pytest.M
     assert replaced(login) is first, "the KDC is not asked for each log-in"
     kdc.now += 1
     assert replaced(login) is not first
+    login.close()
+
+
+def test_a_renewal_that_fails_is_tried_again_each_minute(monkeypatch: pytest.MonkeyPatch, keytab: str) -> None:
+    """Mend a keytab: the ticket is replaced soon.  Until then failures are counted, which the alert needs."""
+    kdc = Kdc(36_000, -1, -1, 36_000)
+    login = made(kdc, monkeypatch, keytab)
+    first = login.credentials()
+    tickets = login._tickets
+    assert tickets is not None
+    kdc.now += 28_800.0
+    kdc.issued[0].left_s = 7_200
+    tickets._tend()
+    assert len(kdc.lives) == 2
+    kdc.now += RETRY_S - 1
+    tickets._tend()
+    assert len(kdc.lives) == 2
+    for left in (1, 0):
+        kdc.now += RETRY_S
+        tickets._tend()
+        assert len(kdc.lives) == left
+    assert login.credentials() is not first
     login.close()
 
 
