@@ -89,6 +89,9 @@ class Authenticator(Protocol):
     def has_another(self) -> bool:
         """Return whether the next log-in uses other credentials, after the server has refused the token of the last."""
 
+    def note_refusal(self) -> None:
+        """Note that a server has refused a log-in.  A keytab then gives new tickets, in the background."""
+
     def close(self) -> None:
         """End what the identity holds.  Idempotent."""
 
@@ -109,6 +112,9 @@ class SimpleAuthenticator:
     def has_another(self) -> bool:
         """Return False: a name is not refused."""
         return False
+
+    def note_refusal(self) -> None:
+        """Do nothing: a name is not refused."""
 
     def close(self) -> None:
         """Do nothing: a name holds nothing."""
@@ -181,6 +187,10 @@ class KerberosAuthenticator:
         """Return False: no token is used."""
         return False
 
+    def note_refusal(self) -> None:
+        """Have the ticket replaced: the server may have new keys."""
+        self._kerberos.replace_ticket()
+
     def close(self) -> None:
         """End the thread of the log-in."""
         self._kerberos.close()
@@ -229,6 +239,9 @@ class TokenAuthenticator:
         """Return False: the owner of a block token gets another token from the NameNode."""
         return False
 
+    def note_refusal(self) -> None:
+        """Do nothing: the owner of a block token gets another token from the NameNode."""
+
     def close(self) -> None:
         """Do nothing: a token holds nothing."""
 
@@ -266,10 +279,13 @@ class _TokenClient:
             raise LoginFailed(f"{self._server} does not speak DIGEST-MD5: {error}", StorageUnavailable) from error
 
 
-def make_authenticator(security: HdfsSecurity, login: HdfsLogin, user: str = "") -> Authenticator:
+def make_authenticator(
+    security: HdfsSecurity, login: HdfsLogin, user: str = "", hosts: Collection[str] = ()
+) -> Authenticator:
     """Return the identity by which this process calls the NameNodes.
 
-    ``user`` is that of simple authentication.  Raises ValueError for a contradiction between settings,
+    ``user`` is that of simple authentication.  ``hosts`` has the NameNodes: a keytab's tickets are fetched for all of
+    them, also for a standby that is not called yet.  Raises ValueError for a contradiction between settings,
     StorageError if there is no user, Unsupported without Kerberos's library.
     """
     if not security.is_kerberos:
@@ -289,6 +305,8 @@ def make_authenticator(security: HdfsSecurity, login: HdfsLogin, user: str = "")
             f" library ({error}): {how_to_install('kerberos')}"
         ) from None
     kerberos = KerberosLogin(own_principal(login.principal), login.keytab)
+    for principal in server.of_hosts(hosts):
+        kerberos.note_server(principal)
     return KerberosAuthenticator(
         kerberos, server, security.rpc_levels, is_fallback_allowed=security.is_fallback_allowed
     )

@@ -33,7 +33,7 @@ from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.errors import is_no_nodes
 from bmq.storage.hdfs.fencing import fence_path
-from bmq.storage.hdfs.pipeline import HandshakeRefused, Pipeline, SetupTimedOut, TokenExpired
+from bmq.storage.hdfs.pipeline import HandshakeRefused, Pipeline, ProtectionRefused, SetupTimedOut, TokenExpired
 from bmq.storage.hdfs.pipeline_setup import PipelineNode, Setup, members_of, open_pipeline
 from bmq.storage.hdfs.zones import policy_name, refuse_zone
 
@@ -47,17 +47,26 @@ class Exclusions:
     """The nodes that a new block is to avoid, by name.
 
     ``advised`` came with the request, ``suspected`` failed lately: if they cost a replica, those that respond to a
-    probe are dropped.  ``refused`` failed in this very attempt, ``slow`` did not respond in time.
+    probe are dropped.  ``refused`` failed in this very attempt, and ``slow`` did not respond in time.  ``closed`` did
+    not let this client in: such a node is not full, and a file does without the node.
     """
 
     advised: set[str]
     suspected: set[str]
     refused: set[str] = field(default_factory=set)
     slow: set[str] = field(default_factory=set)
+    closed: set[str] = field(default_factory=set)
+
+    def add(self, failure: PipelineFailed) -> None:
+        """Exclude the nodes that were in the way of a set-up."""
+        if isinstance(failure, HandshakeRefused):
+            self.closed.update(failure.suspects)
+        else:
+            (self.slow if isinstance(failure, SetupTimedOut) else self.refused).update(failure.suspects)
 
     def names(self) -> set[str]:
         """Return all of them."""
-        return self.advised | self.suspected | self.refused | self.slow
+        return self.advised | self.suspected | self.refused | self.slow | self.closed
 
     def drop_advice(self) -> bool:
         """Drop the advised nodes, and return whether there were any."""
@@ -72,6 +81,7 @@ class Exclusions:
         self.suspected.clear()
         self.refused.clear()
         self.slow.clear()
+        self.closed.clear()
         return had_any
 
 
@@ -178,10 +188,12 @@ async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, adv
     than the file demands.  Raises StorageUnavailable after ``block_attempts`` if a node is silent or all are slow.  A
     datanode that has no room for the block, or no thread, closes the connection without a response; the NameNode gets
     its room from a heartbeat only, and chooses it all the same.  One that is merely slow keeps the connection: waiting
-    helps, and closing other files does not.
+    helps, and closing other files does not.  Raises Unsupported if each block failed at another protection than this
+    client's.
     """
     exclusions = Exclusions(advised=advised, suspected=client.suspected())
-    failure: StorageError | None = None
+    failures: list[StorageError] = []
+    closed: set[str] = set()  # nodes that have not let this client in
     located: pb.LocatedBlock | None = None
     for _ in range(client.settings.block_attempts):
         located = await _add_block(client, file, exclusions)
@@ -197,14 +209,18 @@ async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, adv
             )
         except PipelineFailed as error:
             _log.info("cannot open a block, asking for another", extra=fields(path=file.path, error=error))
-            is_first_expiry = isinstance(error, TokenExpired) and not isinstance(failure, TokenExpired)
-            failure = error
+            was_expired = bool(failures) and isinstance(failures[-1], TokenExpired)
+            is_first_expiry = isinstance(error, TokenExpired) and not was_expired
+            failures.append(error)
             if not is_first_expiry:  # with another token the same datanodes will do
-                (exclusions.slow if isinstance(error, SetupTimedOut) else exclusions.refused).update(error.suspects)
-                if not isinstance(error, TokenExpired):
+                exclusions.add(error)
+                if not isinstance(error, HandshakeRefused):
                     client.suspect(error.suspects)
+                elif not isinstance(error, TokenExpired):
+                    closed.update(error.suspects)
             await _abandon(client, file, located)
             continue
+        client.suspect(closed)  # another datanode has let this client in
         client.refusing.took(pipeline.nodes)
         return HdfsAppender(
             client,
@@ -216,10 +232,15 @@ async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, adv
             is_new_block=True,
         )
     assert located is not None
-    is_slow = isinstance(failure, SetupTimedOut | HandshakeRefused)
-    is_full = not is_slow and not await client.datanodes.silent([node.id for node in located.nodes])
-    kind, why = (OutOfSpace, ", though its datanodes live") if is_full else (StorageUnavailable, "")
-    raise kind(f"{file.path}: no pipeline after {client.settings.block_attempts} blocks{why}: {failure}")
+    kind: type[StorageError] = StorageUnavailable
+    why = ""
+    if all(isinstance(failure, ProtectionRefused) for failure in failures):
+        kind = Unsupported
+    elif not isinstance(failures[-1], SetupTimedOut | HandshakeRefused) and not await client.datanodes.silent(
+        [node.id for node in located.nodes]
+    ):
+        kind, why = OutOfSpace, ", though its datanodes live"
+    raise kind(f"{file.path}: no pipeline after {client.settings.block_attempts} blocks{why}: {failures[-1]}")
 
 
 async def _add_block(client: HdfsClient, file: LeasedFile, exclusions: Exclusions) -> pb.LocatedBlock:
@@ -294,6 +315,7 @@ async def _open_last_block(client: HdfsClient, file: LeasedFile, located: pb.Loc
     members = members_of(located)
     length = located.block.length
     failure: StorageError | None = None
+    closed: set[str] = set()  # nodes that have not let this client in
     for attempt in range(client.settings.block_attempts):
         if not members:
             break
@@ -319,10 +341,13 @@ async def _open_last_block(client: HdfsClient, file: LeasedFile, located: pb.Loc
             failure = error
             if is_first_expiry:
                 continue
-            if not isinstance(error, TokenExpired):
+            if not isinstance(error, HandshakeRefused):
                 client.suspect(error.suspects)
+            elif not isinstance(error, TokenExpired):
+                closed.update(error.suspects)
             members = [member for member in members if member.name not in error.suspects]
             continue
+        client.suspect(closed)
         new_block = _with_length(located.block, length)
         new_block.generation = fresh.block.generation
         await _update_pipeline(client, file, located.block, new_block, members, pipeline)

@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 from google.protobuf.message import DecodeError
 
 from bmq.core.descriptors import FAILURES
-from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
+from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable, Unsupported
 from bmq.storage.fresh_memory import cut
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.blocking_block_reader import BlockRange, BulkRead, ReadRefused, WrongChecksum
@@ -36,7 +36,13 @@ from bmq.storage.hdfs.data_transfer import (
     unpack_crcs,
 )
 from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady, node_name
-from bmq.storage.hdfs.handshake import MESSAGE_BYTES_MAX, Handshake, HandshakeFailed, TokenRefused
+from bmq.storage.hdfs.handshake import (
+    MESSAGE_BYTES_MAX,
+    Handshake,
+    HandshakeFailed,
+    ProtectionDemanded,
+    TokenRefused,
+)
 from bmq.storage.hdfs.patience import wait_for_enough
 from bmq.storage.hdfs.protected_transport import protect
 
@@ -56,6 +62,14 @@ class ReplicaFailed(Exception):
 
 class BadChecksum(ReplicaFailed):
     """A replica's bytes do not have the checksum that came with them."""
+
+
+class NotLetIn(ReplicaFailed):
+    """The replica's datanode refuses the handshake, or breaks its rules."""
+
+
+class OtherProtection(NotLetIn):
+    """The replica's datanode demands a protection that this client does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +96,9 @@ async def read_block(
 ) -> bytes:
     """Return up to ``length`` bytes at ``offset`` of the block, from the first replica that returns them undamaged.
 
-    Raises CorruptData if none did and a replica was damaged, StorageUnavailable otherwise.  An open block is empty only
-    if no node has a replica of it and the NameNode has no length: it has one before anything is acknowledged (rule 1).
+    Raises CorruptData if none did and a replica was damaged, Unsupported if every datanode demands a protection that
+    this client does not have, and StorageUnavailable otherwise.  An open block is empty only if no node has a replica
+    of it and the NameNode has no length: it has one before anything is acknowledged (rule 1).
     With ``shown``, a node of an open block is asked what it shows only for more than that, and what it says is added.
     """
 
@@ -152,6 +167,7 @@ async def _from_any_replica(
     """Return the result of ``take`` for the first replica for which it succeeds; None if there are no such bytes."""
     failures: list[Exception] = []
     bad: list[pb.Node] = []
+    closed: list[str] = []
     for node in _by_trust(client, located):
         try:
             if is_open:
@@ -168,6 +184,7 @@ async def _from_any_replica(
             taken = await take(node.id, wanted)
             if bad:
                 client.bad_replicas.report(located, bad)
+            client.suspect(closed)  # another datanode has let this client in: the fault is theirs
             return taken
         except NodeUnreachable as error:
             client.suspect([node_name(node.id)])
@@ -175,6 +192,9 @@ async def _from_any_replica(
         except BadChecksum as error:
             if not is_open:  # a fence checks the replicas of an open block
                 bad.append(node)
+            failures.append(error)
+        except NotLetIn as error:
+            closed.append(node_name(node.id))
             failures.append(error)
         except (ReplicaFailed, NoReplica, ReplicaNotReady, TokenRefused) as error:
             failures.append(error)
@@ -247,7 +267,7 @@ def _is_unwritten(located: pb.LocatedBlock, failures: list[Exception]) -> bool:
 async def replica_chunk_bytes(client: HdfsClient, located: pb.LocatedBlock) -> int:
     """Return the size in bytes of a finished block's checksum chunks; its last byte is read to get it.
 
-    Raises CorruptData or StorageUnavailable as ``read_block``.
+    Raises CorruptData, Unsupported or StorageUnavailable as ``read_block``.
     """
     failures: list[Exception] = []
     for node in _by_trust(client, located):
@@ -272,16 +292,19 @@ async def read_replica(
 async def _read_replica(
     client: HdfsClient, node: pb.NodeId, block: pb.Block, token: pb.Token, offset: int, length: int
 ) -> Piece:
+    make_handshake = await client.handshakes(node, token)  # the NameNode may be silent: no fault of the datanode
     reading = _Reading(client, node)
     try:
         async with asyncio.timeout(client.settings.read_timeout_s) as limit:
-            return await reading.run(block, token, offset, length, limit)
+            return await reading.run(block, token, offset, length, limit, make_handshake)
     except TimeoutError as error:
         client.suspect([node_name(node)])
         raise ReplicaFailed(f"{node_name(node)}: read timed out") from error
     except TokenRefused:
         raise
-    except (OSError, asyncio.IncompleteReadError, DecodeError, WireError, HandshakeFailed) as error:
+    except HandshakeFailed as error:
+        raise _not_let_in(node, error) from error
+    except (OSError, asyncio.IncompleteReadError, DecodeError, WireError) as error:
         FAILURES.note(error)
         raise ReplicaFailed(f"{node_name(node)}: {error!r}") from error
     finally:
@@ -293,7 +316,8 @@ async def _read_replica_into(
 ) -> None:
     """Fill ``parts`` from one datanode by a thread.
 
-    Raises ReplicaFailed, or its BadChecksum, if that fails, and TokenRefused if the datanode does not take the token.
+    Raises ReplicaFailed, or its BadChecksum or NotLetIn, if that fails, and TokenRefused if the datanode does not take
+    the token.
     """
     await with_another_key(lambda: _fill_by_thread(client, node, located, offset, parts))
 
@@ -325,7 +349,9 @@ async def _fill_by_thread(
         raise BadChecksum(f"{node_name(node)}: {error}") from error
     except TokenRefused as error:
         raise type(error)(f"{node_name(node)}: {error}") from error
-    except (OSError, ReadRefused, DecodeError, WireError, HandshakeFailed) as error:
+    except HandshakeFailed as error:
+        raise _not_let_in(node, error) from error
+    except (OSError, ReadRefused, DecodeError, WireError) as error:
         FAILURES.note(error)
         raise ReplicaFailed(f"{node_name(node)}: {error!r}") from error
     finally:
@@ -348,8 +374,15 @@ class _Reading:
         if self._transport is not None:
             self._transport.abort()
 
-    async def run(self, block: pb.Block, token: pb.Token, offset: int, length: int, limit: asyncio.Timeout) -> Piece:
-        make_handshake = await self._client.handshakes(self._node, token)
+    async def run(
+        self,
+        block: pb.Block,
+        token: pb.Token,
+        offset: int,
+        length: int,
+        limit: asyncio.Timeout,
+        make_handshake: Callable[[], Handshake | None],
+    ) -> Piece:
         reader, writer = await asyncio.open_connection(self._host, self._node.data_port, limit=_STREAM_BYTES)
         self._writer, transport = writer, writer.transport
         self._transport = transport
@@ -438,7 +471,16 @@ def _by_trust(client: HdfsClient, located: pb.LocatedBlock) -> list[pb.Node]:
     return sorted(located.nodes, key=lambda node: node_name(node.id) in suspected)
 
 
+def _not_let_in(node: pb.NodeId, error: HandshakeFailed) -> NotLetIn:
+    kind = OtherProtection if isinstance(error, ProtectionDemanded) else NotLetIn
+    return kind(f"{node_name(node)}: {error}")
+
+
 def _unreadable(located: pb.LocatedBlock, failures: list[Exception]) -> StorageError:
     reasons = "; ".join(map(str, failures)) or "the NameNode has no replica of it"
-    kind = CorruptData if located.corrupt or any(isinstance(f, BadChecksum) for f in failures) else StorageUnavailable
+    kind: type[StorageError] = StorageUnavailable
+    if located.corrupt or any(isinstance(failure, BadChecksum) for failure in failures):
+        kind = CorruptData
+    elif failures and all(isinstance(failure, OtherProtection) for failure in failures):
+        kind = Unsupported  # of a single datanode it says nothing about the others
     return kind(f"block {located.block.id}: {reasons}")

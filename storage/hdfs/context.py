@@ -106,6 +106,8 @@ class HdfsClient:
         self.clock.close()
         await self.lengths.close()
         await self.tasks.close()
+        if self.keys is not None:
+            await self.keys.close()
         await self.leases.close()
         self.datanodes.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
@@ -137,6 +139,11 @@ class HdfsClient:
         if self.keys is None:
             return partial(self.transfer.handshake, name, node.data_port, token)
         return partial(encrypted_handshake, name, await self.keys.current(), self.keys.forget)
+
+    async def have_key(self) -> None:
+        """Return once the data encryption key is there that ``handshakes`` may need.  Raises as ``handshakes``."""
+        if self.keys is not None:
+            await self.keys.current()
 
     async def complete(self, path: str, holder: str, file_id: int, last: pb.Block | None) -> None:
         """Close the file in the namespace, and return once a datanode has reported the last block.

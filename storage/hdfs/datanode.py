@@ -129,11 +129,13 @@ class Datanodes:
                     raise
                 if self._connections.get(key) is connection:
                     del self._connections[key]
-                if connection.is_idle:  # other calls on it end as this one did, and not as of a silent datanode
-                    connection.close()
                 if not is_kept:
                     raise
                 is_kept = False
+            finally:
+                # The last call on a replaced connection closes it: an earlier end looks like a silent datanode.
+                if self._connections.get(key) is not connection and connection.is_idle:
+                    connection.close()
 
     async def silent(self, nodes: Sequence[pb.NodeId], *, again: bool = False) -> list[str]:
         """Return the names of those that do not respond within ``probe_timeout_s``: dead, stopped or cut off.

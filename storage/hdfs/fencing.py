@@ -213,6 +213,7 @@ class _Fence:
     async def _stop_all(self, members: Sequence[PipelineNode], stop: WriterStop) -> list[StoppedNode]:
         """Stop the writer on these nodes.  Return those that responded in time; raises RoundFailed if none did."""
         suspected = self._client.suspected()
+        await self._client.have_key()  # the wait for the NameNode is none for the datanodes
         attempts = [asyncio.create_task(self._stop(member, stop)) for member in members]
         try:
             responses = await wait_for_enough(
@@ -232,12 +233,16 @@ class _Fence:
             raise
         stopped = [response for response in responses if isinstance(response, StoppedNode)]
         reasons = [response for response in responses if isinstance(response, str)]
-        silent = [member.name for member, response in zip(members, responses, strict=True) if response is None]
+        late = [member.name for member, response in zip(members, responses, strict=True) if response is None]
+        silent = [name for name in late if name not in stop.awaiting_key]
         if silent:
             self._client.suspect(set(silent) - suspected)  # the others were not waited for: that shows nothing new
             reasons += [f"{name} is silent" for name in silent]
+        reasons += [f"{name} waits for the NameNode's key" for name in late if name not in silent]
         if reasons:
             _log.info("fencing: datanodes not stopped", extra=fields(path=self._path, error="; ".join(reasons)))
+        if not stopped and silent != late:
+            raise StorageUnavailable("no data encryption key from the NameNode in time")
         if not stopped:
             raise RoundFailed("no node could be stopped: " + "; ".join(reasons))
         return stopped

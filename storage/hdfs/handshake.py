@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from bmq.core.aio.subscribers import no_op
-from bmq.storage.filesystem import Unsupported
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.channel import AesCtr, Channel, Frames
 from bmq.storage.hdfs.data_transfer import WireError, decode_varint, delimited
@@ -42,6 +41,13 @@ _AES_COUNTER_BYTES = 16
 
 class HandshakeFailed(Exception):
     """The datanode responds, and refuses the handshake or breaks its rules.  Never leaves this package."""
+
+
+class ProtectionDemanded(HandshakeFailed):
+    """The datanode responds, and demands a level or a cipher that this client does not have.
+
+    Other datanodes may have another configuration, as in a rolling change.  Never leaves this package.
+    """
 
 
 class TokenRefused(HandshakeFailed):
@@ -106,7 +112,7 @@ class Handshake:
     def receive(self, data: bytes) -> bytes:
         """Take the next bytes of the datanode, and return the bytes to send: none while its message is not complete.
 
-        Raises TokenRefused, HandshakeFailed, and Unsupported if the datanode has no level or cipher of this client.
+        Raises HandshakeFailed: its ProtectionDemanded if the datanode has no level or cipher of this client.
         """
         assert self._state is not _State.DONE
         if self._state is _State.NEW:
@@ -137,12 +143,12 @@ class Handshake:
             response = self._digest.evaluate(message.payload)
         except LevelDemanded as error:
             ours = ",".join(LEVELS[level] for level in self._digest.levels)
-            raise Unsupported(
+            raise ProtectionDemanded(
                 f"datanode {self._server} demands {TRANSFER_PROTECTION}={error.levels}; this client has"
                 f" {TRANSFER_PROTECTION}={ours}"
             ) from error
         except CipherDemanded as error:
-            raise Unsupported(
+            raise ProtectionDemanded(
                 f"datanode {self._server} demands a cipher out of {error.ciphers or 'none'}; this client has"
                 f" {self._digest.only_cipher or ', '.join(available_ciphers())}"
             ) from error

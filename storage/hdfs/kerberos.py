@@ -142,9 +142,14 @@ class KerberosLogin:
         return used(gssapi.Credentials(name=name_of(self.principal), usage="initiate"))
 
     def note_server(self, server_principal: str) -> None:
-        """Note a server that a log-in has reached."""
+        """Note a server that a log-in has reached, or may have to reach."""
         if self._tickets is not None:
             self._tickets.note_server(server_principal)
+
+    def replace_ticket(self) -> None:
+        """Have a keytab's ticket replaced in the background, with the servers' tickets.  Others tend a ticket cache."""
+        if self._tickets is not None:
+            self._tickets.replace()
 
     # ---- within
 

@@ -28,6 +28,10 @@ from bmq.storage.logins import CLOCK, KDC, KEYTAB, LOGINS, OTHER, PRINCIPAL, TIC
 
 RENEW_AT = 0.8
 """Part of its life after which a ticket is replaced: an outage of the KDC may last for the rest."""
+REPLACE_S = 10.0
+"""Least time between two replacements on demand.  A NameNode may refuse every log-in for hours."""
+RETRY_S = 60.0
+"""Pause after a renewal that failed: a mended keytab is soon read, and the count of failures rises until then."""
 TEND_S = 30.0
 """Interval of the check of the ticket's age.  Connections to the NameNode stay open for days, without a log-in."""
 _LIBRARY = "libkrb5.so.3"
@@ -54,6 +58,7 @@ _numbers = itertools.count()
 class _Ticket:
     credentials: gssapi.Credentials
     cache: str
+    began: float
     renew_at: float
 
 
@@ -72,6 +77,7 @@ class KeytabTickets:
         self._held: _Ticket | None = None
         self._former = ""  # the cache before: a log-in that began with it may go on
         self._servers: dict[str, None] = {}
+        self._replaced_at = -REPLACE_S
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -99,11 +105,33 @@ class KeytabTickets:
         return held.credentials
 
     def note_server(self, server: str) -> None:
-        """Note a server that a log-in has reached.  Renewals fetch its ticket too, so log-ins there need no KDC."""
+        """Note a server that a log-in has reached, or may have to reach while the KDC is away.
+
+        Its ticket is fetched with the first ticket and with each renewal, so log-ins there need no KDC.
+        """
         if len(self._servers) < _SERVERS_MAX:
             self._servers[server] = None
 
+    def replace(self) -> None:
+        """Replace the ticket in the background before its time, and the servers' tickets with it.  Any thread may call.
+
+        A server with new keys refuses the cached ticket up to the ticket's end.
+        """
+        try:
+            self._thread.submit(self._replace_early)
+        except RuntimeError:
+            return  # closed: no log-in follows
+
     # ---- within
+
+    def _replace_early(self) -> None:
+        """Replace the ticket, unless it is ``REPLACE_S`` old at most or was to be replaced just now."""
+        now, held = self._clock(), self._held
+        if held is None or self._is_closed or now - max(held.began, self._replaced_at) < REPLACE_S:
+            return
+        self._replaced_at = now
+        self._held = replace(held, renew_at=now)
+        self._tend()
 
     def _renew(self) -> Future[_Ticket]:
         """Begin a renewal, unless one is under way, and return it."""
@@ -146,7 +174,7 @@ class KeytabTickets:
                 left_s,
                 extra=fields(error=text),
             )
-            self._held = replace(former, renew_at=self._clock() + RENEW_AT * left_s)
+            self._held = replace(former, renew_at=self._clock() + min(RETRY_S, RENEW_AT * left_s))
             return self._held
         self._held = new
         left_s = life_s(new.credentials)
@@ -162,7 +190,19 @@ class KeytabTickets:
         elif former is not None:
             _destroy(self._former)
             self._former = former.cache
+        elif self._servers:
+            self._thread.submit(self._fetch_first)  # a log-in waits for this ticket
         return new
+
+    def _fetch_first(self) -> None:
+        """Fetch the tickets of the noted servers into the first cache: the next log-in may be at another one."""
+        held = self._held
+        if held is None:
+            return
+        try:
+            self._fetch_server_tickets(held.credentials)
+        except GSSError as error:
+            _log.warning("the KDC is away: a fail-over of the NameNode needs it", extra=fields(error=text_of(error)))
 
     def _acquire(self, former: _Ticket | None) -> _Ticket:
         """Return a new ticket; with tickets for the noted servers, if ``former`` is there to use in their place."""
@@ -186,7 +226,7 @@ class KeytabTickets:
         except GSSError:
             _destroy(cache)
             raise
-        return _Ticket(credentials, cache, began + RENEW_AT * life_s(credentials))
+        return _Ticket(credentials, cache, began, began + RENEW_AT * life_s(credentials))
 
     def _fetch_server_tickets(self, credentials: gssapi.Credentials) -> None:
         """Fetch the tickets of the noted servers.  Raises GSSError if no KDC responds: the former tickets are better.

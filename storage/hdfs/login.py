@@ -80,7 +80,7 @@ async def find_login(
     names = logical_names(address, config)
 
     def make_own() -> Authenticator:
-        return make_authenticator(security, login, user)
+        return make_authenticator(security, login, user, [host for host, _ in address.namenodes])
 
     found = ClusterLogin(address, security, names, make_own)
     if not login.keytab and (paths := token_files()):

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from bmq.storage.filesystem import NoSuchFile, StorageError, StorageUnavailable
+from bmq.storage.filesystem import CannotLogIn, NoSuchFile, NotAllowed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.delegation_token import HadoopToken
 from bmq.storage.hdfs.errors import INVALID_TOKEN, TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError, translate
 from bmq.storage.hdfs.rpc import NAMENODE_PROTOCOL, RpcConnection, RpcConnectionLost
-from bmq.storage.hdfs.sasl import LoginFailed
+from bmq.storage.hdfs.sasl import LoginFailed, LoginRefused
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.logins import LOGINS
 
@@ -88,6 +88,7 @@ class NameNode:
         self._current = 0
         self._connection: RpcConnection | None = None
         self._connecting = asyncio.Lock()  # held across a connect: callers of that time share one connection
+        self._has_served = False
         self._is_closed = False
 
     async def close(self) -> None:
@@ -312,7 +313,7 @@ class NameNode:
             connection: RpcConnection | None = None
             try:
                 connection = await self._connected()
-                return await connection.call(
+                response = await connection.call(
                     method,
                     request,
                     response_type,
@@ -320,6 +321,8 @@ class NameNode:
                     retry_count=attempt,
                     timeout_s=self._settings.call_timeout_s,
                 )
+                self._has_served = True
+                return response
             except RemoteError as error:
                 if connection is None and error.short_class == INVALID_TOKEN:
                     by = f"the log-in by {self._authenticator}"
@@ -338,7 +341,8 @@ class NameNode:
                 refusals.no_response(attempt)
                 failure = error
             except LoginFailed as error:
-                if error.is_final and attempt + 1 >= len(self._namenodes):
+                is_final = error.is_final and self._kind(error) is error.kind
+                if is_final and attempt + 1 >= len(self._namenodes):
                     raise error.kind(f"{method + (what and ' ' + what)}: {error}") from error
                 refusals.no_response(attempt)
                 failure = error
@@ -350,10 +354,18 @@ class NameNode:
             if self._is_closed or loop.time() + pause_s > deadline:
                 if refusals.last is not None:  # no NameNode has taken the token, and this says what to do
                     raise refusals.last from failure
-                kind = failure.kind if isinstance(failure, LoginFailed) else StorageUnavailable
+                kind = self._kind(failure) if isinstance(failure, LoginFailed) else StorageUnavailable
                 raise kind(f"{method + (what and ' ' + what)}: {failure} (attempt {attempt + 1})") from failure
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
+
+    def _kind(self, error: LoginFailed) -> type[StorageError]:
+        """Return the error to raise for a failed log-in.
+
+        A refusal is final at the start only.  Once a call was served, the refusal may pass: keys and clocks change.
+        Another NameNode may have done the call before.
+        """
+        return CannotLogIn if self._has_served and error.kind is NotAllowed else error.kind
 
     @property
     def _identity(self) -> str:
@@ -392,6 +404,8 @@ class NameNode:
                 # A caller that gives up has waited for this NameNode: the others' log-ins must not begin here again.
                 if isinstance(error, LoginFailed):
                     LOGINS.failed(error.reason)
+                if isinstance(error, LoginRefused):
+                    self._authenticator.note_refusal()
                 self._current = (self._current + 1) % len(self._namenodes)
                 raise
             if self._authenticator.login is not None:

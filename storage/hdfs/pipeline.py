@@ -32,7 +32,7 @@ from bmq.storage.hdfs.data_transfer import (
     packet_head,
 )
 from bmq.storage.hdfs.datanode import node_name
-from bmq.storage.hdfs.handshake import Handshake, HandshakeFailed, TokenRefused
+from bmq.storage.hdfs.handshake import Handshake, HandshakeFailed, ProtectionDemanded, TokenRefused
 from bmq.storage.hdfs.packets import Data, PacketCutter, packet_prefix
 from bmq.storage.hdfs.protected_transport import protect
 from bmq.storage.hdfs.settings import HdfsSettings
@@ -48,6 +48,10 @@ class SetupTimedOut(PipelineFailed):
 
 class HandshakeRefused(PipelineFailed):
     """A set-up whose first datanode lives and did not let this client in.  It has not run out of anything."""
+
+
+class ProtectionRefused(HandshakeRefused):
+    """A set-up whose first datanode demands a protection that this client does not have."""
 
 
 class TokenExpired(HandshakeRefused):
@@ -156,9 +160,8 @@ class Pipeline(asyncio.Protocol):
         ``cipher_threads`` encrypt large packets of a protected connection.
 
         Raises PipelineFailed if there is no response, without suspects: the caller can probe the nodes.  It is a
-        SetupTimedOut if ``timeout_s`` passed.  Raises HandshakeRefused, or its TokenExpired, if the first datanode does
-        not let this client in, and Unsupported if it demands a protection that is not built.  Raises OutOfSpace if this
-        process has no descriptor left.
+        SetupTimedOut if ``timeout_s`` passed.  Raises HandshakeRefused if the first datanode does not let this client
+        in, or its TokenExpired or ProtectionRefused.  Raises OutOfSpace if this process has no descriptor left.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -171,8 +174,7 @@ class Pipeline(asyncio.Protocol):
                 response = await self._response
         except HandshakeFailed as error:
             self.abort()
-            kind = TokenExpired if isinstance(error, TokenRefused) else HandshakeRefused
-            raise kind(f"set-up: {error}", suspects=self.nodes[:1]) from error
+            raise _refusal(error)(f"set-up: {error}", suspects=self.nodes[:1]) from error
         except (OSError, TimeoutError) as error:
             self.abort()
             if FAILURES.note(error):  # this process's fault, not a datanode's
@@ -387,7 +389,7 @@ class Pipeline(asyncio.Protocol):
         assert self._response is not None
         try:
             self._transport.write(handshake.receive(data))
-        except (HandshakeFailed, StorageError) as error:
+        except HandshakeFailed as error:
             if not self._response.done():
                 self._response.set_exception(error)
             return
@@ -468,6 +470,12 @@ class Pipeline(asyncio.Protocol):
             _fail_quietly(self._finished, failure)
         self._cutter.clear()
         self._in_flight.clear()
+
+
+def _refusal(error: HandshakeFailed) -> type[HandshakeRefused]:
+    if isinstance(error, TokenRefused):
+        return TokenExpired
+    return ProtectionRefused if isinstance(error, ProtectionDemanded) else HandshakeRefused
 
 
 def _fail_quietly(future: asyncio.Future[int] | asyncio.Future[None], failure: StorageError) -> None:

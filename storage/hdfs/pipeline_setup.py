@@ -89,7 +89,6 @@ async def open_pipeline(
     """Open a pipeline through ``members``, with ``length`` bytes in the block, which begins at ``base`` in the file.
 
     Raises PipelineFailed, or its SetupTimedOut or HandshakeRefused, with at least one member that is in the way.
-    Raises Unsupported if a datanode demands a protection without an implementation here.
     """
     return await with_another_key(
         lambda: _open_once(client, setup, members, base=base, length=length, chunk_bytes=chunk_bytes)

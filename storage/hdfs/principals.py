@@ -7,8 +7,9 @@ A server names its principal in its offer.  The client takes no other one than t
 from __future__ import annotations
 
 import fnmatch
+import ipaddress
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from bmq.storage.hdfs.sasl import LoginFailed
@@ -42,6 +43,13 @@ class ServerPrincipal:
         """True if the principal depends on the name by which the server is reached."""
         return f"/{HOST}@" in self.principal and not self.pattern
 
+    def of_hosts(self, hosts: Iterable[str]) -> list[str]:
+        """Return the principals that servers at ``hosts`` have, as far as the configuration shows it."""
+        if self.pattern:
+            return []
+        names = [host.lower() for host in hosts if not _is_address(host)]
+        return list(dict.fromkeys(self.principal.replace(HOST, name) for name in names))
+
     def check(self, host: str, names: Collection[str], service: str, server_id: str) -> str:
         """Return the principal of a server that was reached as ``host``, and also has ``names``.
 
@@ -59,6 +67,14 @@ class ServerPrincipal:
             f"the server at {host} has the principal {offered[:300]!r}; {self.source} has"
             f" {property_name}={self.pattern or self.principal}"
         )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def own_principal(principal: str) -> str:

@@ -39,6 +39,7 @@ from bmq.storage.hdfs.sasl import (
     Effect,
     LoggedIn,
     LoginFailed,
+    LoginRefused,
     LoginTimedOut,
     MechanismStep,
     Send,
@@ -245,7 +246,7 @@ class RpcConnection(asyncio.Protocol):
         except RemoteError as error:
             if error.short_class in TRY_ANOTHER_NAMENODE | TRY_AGAIN | {INVALID_TOKEN}:
                 raise
-            raise LoginFailed(f"{self.name} refuses the log-in by {login}: {error}{_login_hint(error)}") from error
+            raise LoginRefused(f"{self.name} refuses the log-in by {login}: {error}{_login_hint(error)}") from error
         if effect.method == SIMPLE:
             _log.warning("HDFS at %s is not secure: the fall-back to simple authentication is used", self.name)
         assert self._transport is not None

@@ -73,6 +73,10 @@ class LoginFailed(Exception):
         self.reason = reason
 
 
+class LoginRefused(LoginFailed):
+    """The server refuses the proof of this client's identity.  Never leaves this package."""
+
+
 class LoginTimedOut(LoginFailed):
     """The server was reached and said nothing more.  Never leaves this package."""
 

@@ -162,6 +162,11 @@ class DelegatedAuthenticator:
         )
         return True
 
+    def note_refusal(self) -> None:
+        """Have a refused ticket replaced."""
+        if not self.is_by_token and self._kerberos is not None:
+            self._kerberos.note_refusal()
+
     def effective_user(self, method: str) -> str:
         """Return nothing: the token names the user.  Only an open server, after the fall-back, needs a name."""
         return SimpleAuthenticator.for_user().user if method == SIMPLE else ""

@@ -68,7 +68,7 @@ async def _check(client: HdfsClient, node: pb.NodeId, token: pb.Token, timeout_s
 
 
 async def _shake_hands(client: HdfsClient, node: pb.NodeId, token: pb.Token) -> str:
-    """Return the protection that the datanode agrees on.  Raises HandshakeFailed, Unsupported or OSError."""
+    """Return the protection that the datanode agrees on.  Raises HandshakeFailed, StorageError or OSError."""
     handshake = (await client.handshakes(node, token))()
     reader, writer = await asyncio.open_connection(client.datanodes.host(node), node.data_port)
     try:

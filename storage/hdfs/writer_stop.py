@@ -52,6 +52,8 @@ class WriterStop:
         self.block.generation = fresh.block.generation
         self.stamped: set[str] = set()
         """Names of the nodes that have taken the generation stamp, or may yet."""
+        self.awaiting_key: set[str] = set()
+        """Names of the nodes that nothing was sent to, since the NameNode gives no data encryption key yet."""
 
     async def stop(self, member: PipelineNode) -> StoppedNode:
         """Stop the writer on one node, and measure the replica there.
@@ -162,10 +164,18 @@ class WriterStop:
         )
         host = self._client.datanodes.host(node)
         request = setup.request([member], chunk_bytes)
-        self.stamped.add(member.name)
+        was_asked = member.name in self.stamped
+        self.awaiting_key.add(member.name)
         handshake = (await self._client.handshakes(node, setup.token))()
+        self.awaiting_key.discard(member.name)
         timeout_s, threads = self._settings.takeover_copies_timeout_s, self._client.cipher_threads
-        response = await pipe.open(host, node.data_port, request, timeout_s, handshake, threads)
+        self.stamped.add(member.name)
+        try:
+            response = await pipe.open(host, node.data_port, request, timeout_s, handshake, threads)
+        except HandshakeRefused:
+            if not was_asked:
+                self.stamped.discard(member.name)  # the request was not sent
+            raise
         if response.status != STATUS_SUCCESS:
             raise PipelineFailed(f"{member.name}: {status_name(response.status)} {response.message}")
         return pipe

@@ -30,9 +30,10 @@ from tests.services.processes import free_ports, wait_for
 
 pytest.importorskip("gssapi", reason="python-gssapi is not installed: install libkrb5-dev, then bmq[kerberos]")
 import gssapi
+from gssapi.raw.misc import GSSError
 
 from bmq.storage.hdfs.kerberos import KerberosLogin
-from bmq.storage.hdfs.keytab_tickets import KeytabTickets, life_s, used
+from bmq.storage.hdfs.keytab_tickets import REPLACE_S, KeytabTickets, life_s, used
 
 pytestmark = pytest.mark.loops("asyncio")
 
@@ -258,6 +259,31 @@ def test_a_server_that_the_kdc_does_not_know_any_more_is_forgotten(short: ShortT
     short.login.credentials()
     assert short.renewed() is not first
     assert list(short.tickets._servers) == [server]
+
+
+def test_a_server_with_another_key_takes_a_replaced_ticket(short: ShortTickets) -> None:
+    """Give the NameNode a new keytab, without its old keys, and restart it: the ticket in the cache has the old key."""
+    server = f"nn/{SERVER_HOST}@{REALM}"
+    name = gssapi.Name(server, gssapi.NameType.kerberos_principal)
+    keytab = short.kdc.add_service(server)
+
+    def log_in() -> None:
+        store: dict[bytes | str, bytes | str] = {"keytab": f"FILE:{keytab}", "rcache": "none:"}
+        own = gssapi.Credentials(name=name, usage="accept", store=store)
+        accepting = gssapi.SecurityContext(creds=own, usage="accept")
+        accepting.step(gssapi.SecurityContext(name=name, creds=short.login.credentials(), usage="initiate").step())
+        assert accepting.complete  # raises the error of the step
+
+    log_in()
+    keytab.unlink()
+    short.kdc.change_key(server, keytab)
+    for _ in range(2):
+        with pytest.raises(GSSError):
+            log_in()
+    short.now = REPLACE_S
+    short.login.replace_ticket()
+    short.tickets._thread.submit(lambda: None).result(timeout=60)
+    log_in()
 
 
 def test_a_keytab_is_rotated_without_a_restart(short: ShortTickets) -> None:

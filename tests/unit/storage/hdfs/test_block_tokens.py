@@ -19,8 +19,11 @@ from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.data_transfer import delimited
 from bmq.storage.hdfs.datanode import Datanodes, NodeUnreachable, NoReplica, ReplicaNotReady, node_name
 from bmq.storage.hdfs.digest_md5 import DigestMd5, parse
+from bmq.storage.hdfs.errors import RemoteError
 from bmq.storage.hdfs.handshake import TokenRefused
+from bmq.storage.hdfs.rpc import RpcConnection
 from bmq.storage.hdfs.settings import HdfsSettings
+from tests.harness.waiting import until
 from tests.unit.storage.hdfs.fakes import MISSING, read_frame
 
 pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
@@ -232,3 +235,55 @@ async def test_a_reader_with_an_old_token_suspects_no_datanode() -> None:
         await client.close()
         server.close()
         await peer.close()
+
+
+class PendingConnection:
+    """A kept connection whose calls end as the test says."""
+
+    is_open = True
+
+    def __init__(self) -> None:
+        self.calls: list[asyncio.Future[pb.GetReplicaVisibleLengthResponse]] = []
+        self.is_closed = False
+
+    @property
+    def is_idle(self) -> bool:
+        return all(call.done() for call in self.calls)
+
+    async def call(self, *_: object, **__: object) -> pb.GetReplicaVisibleLengthResponse:
+        self.calls.append(asyncio.get_running_loop().create_future())
+        return await self.calls[-1]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_a_replaced_connection_is_closed_after_its_last_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace a connection whose token has expired while another call on it is under way."""
+    made = [PendingConnection(), PendingConnection()]
+    rest = iter(made)
+
+    async def connect(*_: object, **__: object) -> PendingConnection:
+        return next(rest)
+
+    monkeypatch.setattr(RpcConnection, "connect", connect)
+    nodes = Datanodes(SETTINGS, SimpleAuthenticator("alice"))
+    length = pb.GetReplicaVisibleLengthResponse(length=7)
+
+    def ask() -> asyncio.Task[int]:
+        return asyncio.create_task(nodes.visible_length(TokenNode().node.id, block(1), token(1), TIMEOUT_S))
+
+    first = ask()
+    await until(lambda: len(made[0].calls) == 1)
+    made[0].calls[0].set_result(length)
+    assert await first == 7
+    callers = [ask(), ask()]
+    await until(lambda: len(made[0].calls) == 3)
+    made[0].calls[1].set_exception(RemoteError(INVALID.partition(": ")[0], "expired"))
+    await until(lambda: len(made[1].calls) == 1)
+    made[1].calls[0].set_result(length)
+    assert not made[0].is_closed, "its other call goes on"
+    made[0].calls[2].set_result(length)
+    assert await asyncio.gather(*callers) == [7, 7]
+    assert [connection.is_closed for connection in made] == [True, False]
+    nodes.close()

@@ -75,6 +75,9 @@ class Hdfs:
         assert token == WRITE, "the token of getBlockLocations does not allow to write"
         return lambda: None
 
+    async def have_key(self) -> None:
+        """Do nothing: no key is needed."""
+
     def suspect(self, names: Sequence[str]) -> None:
         self.suspects |= set(names)
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.storage.filesystem import Unsupported
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.channel import AesCtr
 from bmq.storage.hdfs.data_transfer import delimited, encode_varint
@@ -20,6 +19,7 @@ from bmq.storage.hdfs.handshake import (
     Handshake,
     HandshakeFailed,
     KeyRefused,
+    ProtectionDemanded,
     TokenRefused,
     TransferSecurity,
 )
@@ -83,7 +83,7 @@ def test_a_refusal(step: int, message: pb.Handshake, kind: type[Exception]) -> N
 
 
 def test_a_level_that_is_not_built_is_refused_by_its_property() -> None:
-    with pytest.raises(Unsupported, match=r"dn:9866 demands dfs\.data\.transfer\.protection=privacy"):
+    with pytest.raises(ProtectionDemanded, match=r"dn:9866 demands dfs\.data\.transfer\.protection=privacy"):
         begun().receive(said(CHALLENGE.replace(b'"auth"', b'"auth-conf"')))
 
 
@@ -152,7 +152,7 @@ def test_any_bytes_are_bounded(pieces: list[bytes]) -> None:
         for piece in pieces:
             handshake.receive(piece)
             assert len(handshake._buffer) <= MESSAGE_BYTES_MAX + 10
-    except (HandshakeFailed, Unsupported):
+    except HandshakeFailed:
         assert not handshake.is_done
 
 

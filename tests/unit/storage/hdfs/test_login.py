@@ -26,6 +26,7 @@ from bmq.storage.hdfs.sasl import (
 )
 from bmq.storage.hdfs.security import HdfsSecurity
 from bmq.storage.hdfs.settings import HdfsSettings
+from tests.harness.waiting import until
 from tests.unit.storage.hdfs.fakes import SETTINGS, STANDBY, read_frame
 
 pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
@@ -51,6 +52,7 @@ class Password:
     servers: list[tuple[str, tuple[str, ...], str, str]] = field(default_factory=list)
     hang: bool = False
     protection: Protection = UNPROTECTED
+    refusals: int = 0
     levels: tuple[str, ...] = (AUTHENTICATION,)
 
     @property
@@ -78,6 +80,9 @@ class Password:
     def has_another(self) -> bool:
         return False
 
+    def note_refusal(self) -> None:
+        self.refusals += 1
+
     def close(self) -> None:
         pass
 
@@ -92,6 +97,8 @@ class SecureServer:
     script: Script
     messages: list[pb.RpcSasl] = field(default_factory=list)
     contexts: list[pb.ConnectionContext] = field(default_factory=list)
+    error: str = ""
+    """The exception's class that answers each call."""
     connections: int = 0
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
@@ -118,6 +125,11 @@ class SecureServer:
                     self.messages.append(pb.RpcSasl.FromString(rest[0]))
                 elif call_id < 0:
                     self.contexts.append(pb.ConnectionContext.FromString(rest[0]))
+                elif self.error:
+                    response = pb.RpcResponseHeader(
+                        call_id=call_id, status=pb.RpcResponseHeader.ERROR, exception_class=self.error, error_message=""
+                    )
+                    write_frame(writer, delimited(response))
                 else:
                     response = pb.RpcResponseHeader(call_id=call_id, status=pb.RpcResponseHeader.SUCCESS)
                     write_frame(writer, delimited(response) + delimited(pb.BoolResponse(result=True)))
@@ -200,6 +212,47 @@ async def test_a_refused_log_in_is_told_at_once_after_each_namenode_was_tried() 
         ):
             await client.is_file_closed("/x")
     assert [server.connections for server in servers] == [1, 1]
+
+
+REFUSAL = "org.apache.hadoop.security.AccessControlException: GSS initiate failed"
+
+
+@pytest.mark.parametrize("refusal", [REFUSAL, pb.RpcSasl(state=State.SUCCESS)], ids=["refused", "an open server"])
+async def test_a_log_in_that_is_refused_after_a_good_one_may_be_tried_again(refusal: pb.RpcSasl | str) -> None:
+    """Lose the response to a call: the NameNode may have done it, and a refused log-in at another one is no refusal."""
+    settings = replace(SETTINGS, call_deadline_s=0.5)
+    refused: Script = [refusal] if isinstance(refusal, pb.RpcSasl) else [NEGOTIATE, refusal]
+    identity = Password()
+    async with secure(WHOLE, refused, identity=identity, settings=settings) as (client, (first, second)):
+        assert await client.is_file_closed("/x")
+        first.script = refused
+        await first.close()
+        with pytest.raises(CannotLogIn, match="/x") as caught:
+            await client.is_file_closed("/x")
+        assert isinstance(caught.value, StorageUnavailable), "retriable"
+        assert second.connections > 1
+        assert (identity.refusals > 1) == isinstance(refusal, str), "a new ticket makes no server secure"
+
+
+async def test_a_passing_refusal_of_a_log_in_is_not_seen() -> None:
+    identity = Password()
+    async with secure(WHOLE, identity=identity) as (client, (server,)):
+        assert await client.is_file_closed("/x")
+        server.script = [NEGOTIATE, REFUSAL]
+        await server.close()
+        call = asyncio.create_task(client.is_file_closed("/x"))
+        await until(lambda: identity.refusals > 0)
+        server.script = WHOLE
+        assert await call
+
+
+async def test_a_log_in_at_a_standby_makes_no_refusal_retriable() -> None:
+    """The start of a process ends with one line: nothing was served yet."""
+    async with secure(WHOLE, [NEGOTIATE, REFUSAL], identity=Password()) as (client, (standby, active)):
+        standby.error = STANDBY
+        with pytest.raises(NotAllowed, match="refuses the log-in"):
+            await client.is_file_closed("/x")
+        assert (standby.connections, active.connections) == (1, 1)
 
 
 async def test_a_standby_that_refuses_a_log_in_is_left_for_the_active_one() -> None:

@@ -61,3 +61,12 @@ def test_host_in_this_processs_principal_is_its_machines_full_name(monkeypatch: 
     assert own_principal("bmq/_HOST") == "bmq/b1.example.org"
     assert own_principal("bmq@R") == "bmq@R"
     assert own_principal("") == ""
+
+
+def test_the_principals_of_the_configured_namenodes() -> None:
+    """An address has no principal, and a pattern shows none."""
+    hosts = ["NN1.example.org", "nn2.example.org", "10.0.0.1"]
+    own = ServerPrincipal("nn/_HOST@R")
+    assert own.of_hosts(hosts) == ["nn/nn1.example.org@R", "nn/nn2.example.org@R"]
+    assert ServerPrincipal("nn/all@R").of_hosts(hosts) == ["nn/all@R"]
+    assert ServerPrincipal("nn/_HOST@R", "nn/*@R").of_hosts(hosts) == []

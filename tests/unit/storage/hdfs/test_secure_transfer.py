@@ -26,7 +26,7 @@ from bmq.storage.hdfs.data_transfer import (
     encode_varint,
 )
 from bmq.storage.hdfs.handshake import MAGIC, MESSAGE_BYTES_MAX, TokenRefused, TransferSecurity
-from bmq.storage.hdfs.pipeline import HandshakeRefused, Pipeline, SetupTimedOut, TokenExpired
+from bmq.storage.hdfs.pipeline import HandshakeRefused, Pipeline, ProtectionRefused, SetupTimedOut, TokenExpired
 from bmq.storage.hdfs.pipeline_setup import Setup, members_of, open_pipeline
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.unit.storage.hdfs.test_block_tokens import CHALLENGE, checked
@@ -253,9 +253,13 @@ async def test_a_connection_that_ends_in_the_handshake_is_lost(use: Open) -> Non
 
 @pytest.mark.parametrize("use", ALL)
 async def test_a_level_that_is_not_built_is_refused_by_its_name(use: Open) -> None:
+    """The only datanode is all of them.  A pipeline's caller may have others."""
     peer = SecureNode(challenge=CHALLENGE.replace(b'"auth"', b'"auth-conf"'))
     async with started(peer) as (client, located):
-        with pytest.raises(Unsupported, match=r"demands dfs\.data\.transfer\.protection=privacy"):
+        with pytest.raises(
+            ProtectionRefused if use is write_block else Unsupported,
+            match=r"demands dfs\.data\.transfer\.protection=privacy",
+        ):
             await use(client, located)
         assert client.suspected() == set()
         assert peer.operations == []
