@@ -63,9 +63,7 @@ class SegmentSwapper:
 
         Raises NoSuchFile if a draft is gone, and StorageError.
         """
-        taken = Swap(
-            name=swap.name, draft=self._taken_path(swap.draft), draft_index=self._taken_path(swap.draft_index)
-        )
+        taken = Swap(name=swap.name, draft=self._taken_path(swap.draft), draft_index=self._taken_path(swap.draft_index))
         for draft, path in zip(swap.drafts, taken.drafts, strict=True):
             await self._fs.rename(draft, path)
         return taken
