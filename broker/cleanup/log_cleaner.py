@@ -158,7 +158,7 @@ class LogCleaner:
         broker is not the owner any more, and CleaningStopped.
         """
         segments = {segment.name.base: segment for segment in closed.segments}
-        sources = {base: Source(base, one.index.end_offset) for base, one in segments.items()}
+        sources = {base: Source(base, one.index.end_offset, one.name.cleaning > 0) for base, one in segments.items()}
         groups = [[sources[fact.base] for fact in group] for group in plan.groups]
         cleaning = CleaningRound(
             bounds,

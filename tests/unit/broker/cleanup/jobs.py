@@ -89,7 +89,10 @@ class CleaningJob:
         """Read the plan's sources, and write the drafts of all groups."""
         segments = {one.name.base: one for one in await self._sources()}
         groups = group_segments([one.facts for one in segments.values()], self.plan.segment_bytes)
-        sources = [[Source(each.base, each.end_offset) for each in group] for group in groups]
+        sources = [
+            [Source(each.base, each.end_offset, segments[each.base].name.cleaning > 0) for each in group]
+            for group in groups
+        ]
         plan = self.plan
         cleaning = CleaningRound(
             plan.bounds(plan.first_dirty),
