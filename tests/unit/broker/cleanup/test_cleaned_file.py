@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from bmq.broker.cleanup import closed_segments
+from bmq.core.aio.steps import finish_steps
 from bmq.core.file_access import NO_ACCESS
 from bmq.core.records.batch import Record, build_batch
-from bmq.core.aio.steps import finish_steps
 from bmq.storage.cleaning.cleaned_file import MORE_ROOM, ROOM, CleanedFileWriter, DraftFull
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, allow, compacted, contents, update
