@@ -271,7 +271,7 @@ async def test_rounds_with_windows_end_at_damage_with_the_same_error(seed: int) 
 
 @pytest.mark.parametrize("has_windows", [False, True])
 async def test_a_batch_of_less_than_no_records_is_damage(has_windows: bool) -> None:
-    """It would move the numbers of the records behind it, so that marks of several passes are of other records."""
+    """Otherwise the count moves the numbers of the records behind it, and marks of several passes hit other records."""
     log = Log()
     for number in range(30):
         log.add((b"k%d" % (number % 20), b"1"))
