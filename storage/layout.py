@@ -10,6 +10,7 @@
     /topics/<topic>/<topic id>/<partition>/<same>-<cleaning, 8>.log and .idx    a cleaned segment
     /topics/<topic>/<topic id>/<partition>/.spare-<epoch, 8>-<n, 4>-<holder>    created, not yet registered
     /topics/<topic>/<topic id>/<partition>/.compact-<job>/...                   drafts of a job that cleans the log
+    /topics/<topic>/<topic id>/<partition>/.compact-<job>/.taken-<holder>@...   drafts that are about to be swapped in
     /journals/<broker incarnation>-<n, 8>.jnl
     /store/<rebuild count, 5>-<number, 19>-<id>                                 the metadata store's count
     /levels/<rebuild count, 5>-<revision, 19>[,<feature>=<level>[,held]]...     the levels of features

@@ -8,6 +8,8 @@ A former owner that stood still goes on with its next step, however late.  Its d
 | cleaned segment, not in the record| give it its name,    | deleting it.  The segments that it replaces may soon be   |
 |                                   | after the loss of    | part of a merged file, which it would hide with all that  |
 |                                   | the store            | was appended                                              |
+| a job's, taken by an owner, not in| the same             | giving it back its name in the job's folder: the job may  |
+| the record                        |                      | ask for its swap again                                    |
 | index of a merge, complete        | append files         | appending them now: the late call then finds no sources.  |
 |                                   |                      | It could append them to a source of a cleaned segment,    |
 |                                   |                      | which hides them                                          |
@@ -19,16 +21,25 @@ listing shows all these drafts to a successor.
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
-from bmq.broker.cleanup.orphans import temporary_files
+from bmq.broker.cleanup.orphans import files_of, temporary_files
 from bmq.broker.cleanup.retention import RetentionState, read_idx
 from bmq.broker.cleanup.segment_merge import SegmentMerger
-from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX
+from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX, TAKEN, given_back
 from bmq.broker.context import BrokerContext
 from bmq.core.aio.subscribers import no_op
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import FileSystem, NoSuchFile, OutOfSpace, StorageError, StorageUnavailable
+from bmq.storage.cleaning.job_round import DRAFT_FOLDER
+from bmq.storage.filesystem import (
+    AlreadyExists,
+    FileSystem,
+    NoSuchFile,
+    OutOfSpace,
+    StorageError,
+    StorageUnavailable,
+    Unsupported,
+)
 from bmq.storage.layout import base_name
 from bmq.storage.log_segments import ListedSegment, walk
 
@@ -53,18 +64,45 @@ class FormerOwners:
         RequestError or KvError if the ownership cannot be proven.
         """
         driver, machine = state.driver, state.driver.machine
-        listed = [status.path for status in await temporary_files(self._fs, driver.path.folder, self._names_per_job)]
+        found = await temporary_files(self._fs, driver.path.folder, self._names_per_job)
+        listed = [status.path for status in found]
         named = {path for swap in (machine.record.swap, machine.swap) if swap is not None for path in swap.drafts}
         drafts = [path for path in listed if base_name(path).startswith(_CLEANED) and path not in named]
         merges = [path for path in listed if base_name(path).startswith(_MERGED)]
-        if drafts or merges:
+        taken = [path for status in found if status.is_dir for path in await self._taken(status.path)]
+        taken = [path for path in taken if path not in named]
+        if drafts or merges or taken:
             await driver.prove()  # the drafts were listed before: none of them is a later owner's
         for path in drafts:
             await self._fs.delete(path)
+        for path in taken:
+            await self._give_back(path)
         is_settled = len(listed) < self._names_per_job
         for path in merges:
             is_settled &= await self._end_merge(state, path)
         return is_settled
+
+    async def _taken(self, folder: str) -> list[str]:
+        """Return the drafts in a job's folder that owners have taken; none in another folder."""
+        found: list[str] = []
+        if not base_name(folder).startswith(DRAFT_FOLDER):
+            return found
+        with suppress(Unsupported):  # no owner takes a draft from a folder that it may not list
+            async with aclosing(files_of(self._fs, folder, after=TAKEN)) as files:
+                async for status in files:
+                    if not base_name(status.path).startswith(TAKEN):
+                        break
+                    found.append(status.path)
+        return found
+
+    async def _give_back(self, taken: str) -> None:
+        """Give a draft back to its job: a late call of its owner does not find it."""
+        try:
+            await self._fs.rename(taken, given_back(taken))
+        except NoSuchFile:
+            return  # its owner was faster, or the job has deleted its folder
+        except AlreadyExists:
+            await self._fs.delete(taken)
 
     async def _end_merge(self, state: RetentionState, draft: str) -> bool:
         """Carry out the merge whose index is this draft, if it is still to come; return False if it has to wait."""

@@ -44,7 +44,6 @@ from bmq.broker.context import BrokerContext
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
-from bmq.meta.ownership import Swap
 from bmq.storage.checkpoint import AbortedTransaction
 from bmq.storage.cleaning.job_round import (
     GROUPS_MAX,
@@ -310,7 +309,7 @@ class JobRounds(Generic[L]):
         self._check_state(state)
         if why_late := self._checks.why_late(request.swap_until_ms):
             raise SwapStopped(why_late)
-        swap = Swap(name=group.name, draft=group.draft, draft_index=group.draft_index)
+        swap = await self._checks.take_drafts(self._cleaning.swapper, group)
         try:
             with state.swapping():
                 is_done = await self._cleaning.swapper.swap(driver, swap)

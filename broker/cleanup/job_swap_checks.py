@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from bmq.broker.cleanup.orphans import files_of
 from bmq.broker.cleanup.retention import read_idx
+from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.file_access import Access
 from bmq.core.model import SegmentName, cleaned_name
+from bmq.meta.ownership import Swap
 from bmq.storage.access import REFUSALS
 from bmq.storage.checkpoint import Checkpoint, Cleaned
 from bmq.storage.cleaning.job_round import SWAP_WITHIN_MS, draft_folder, sources_digest
@@ -197,12 +201,26 @@ class SwapChecks:
             await self._give_access(path, request.driver.segments.access)
         return index.cleaned
 
+    async def take_drafts(self, swapper: SegmentSwapper, group: DraftGroup) -> Swap:
+        """Give the group's drafts names of this process; return the swap with these names.  Raises SwapStopped.
+
+        A later owner finds them by the names, whether its record has the swap or not (``former_owners``).
+        """
+        try:
+            return await swapper.take(Swap(name=group.name, draft=group.draft, draft_index=group.draft_index))
+        except NoSuchFile as error:
+            raise SwapStopped(f"a draft is gone ({error}); {PLAN_AGAIN}") from None
+        except Unsupported as error:
+            raise SwapStopped(missing_rights(error)) from None
+
     async def check_folder(self, folder: str) -> None:
-        """Check that this process may rename files out of the folder: a swap of the record must not get stuck.
+        """Check that this process may list the folder, and rename files out of it: a swap must not get stuck.
 
         Raises NoSuchFile, Unsupported (NotAllowed), and other StorageErrors.
         """
         await self._fs.status(folder)
+        async with aclosing(files_of(self._fs, folder)) as files:
+            await anext(files, None)
         trial = f"{folder}/.trial-{self._context.incarnation}"
         await self._fs.make_folder(trial)
         await self._fs.delete(trial)

@@ -103,7 +103,8 @@ class LogCleaner:
     async def clean(self, state: RetentionState, known: ClosedSegments, wall_ms: int) -> Outcome:
         """Look whether the log is due, and do one round if it is.
 
-        Raises StorageError, RequestError if this broker is not the owner any more, and CleaningStopped.
+        Raises StorageError, RequestError if this broker is not the owner any more, and CleaningStopped; DraftFull if a
+        draft was full also with more room.
         """
         driver, config = state.driver, state.config.cleaning
         if not self._context.wiring.may_clean():
@@ -129,9 +130,9 @@ class LogCleaner:
                     at = damage.source.name.base
                     return Outcome(plan=plan, obstacle=Obstacle.DAMAGED, damaged_at=at, last=closed.last_cleaning)
                 closed.end_before(damage.source)
-            except DraftFull as error:
+            except DraftFull:
                 if known.room == MORE_ROOM:
-                    self._failed("a cleaned segment needs far more bytes than its sources", driver.path.folder, error)
+                    raise DraftFull(f"a cleaned segment needs more than {MORE_ROOM} times its sources' bytes") from None
                 known.room = MORE_ROOM
                 raise CleaningStopped from None
         known.room = ROOM
@@ -158,7 +159,7 @@ class LogCleaner:
         broker is not the owner any more, and CleaningStopped.
         """
         segments = {segment.name.base: segment for segment in closed.segments}
-        sources = {base: Source(base, one.index.end_offset) for base, one in segments.items()}
+        sources = {base: Source(base, one.index.end_offset, one.name.cleaning > 0) for base, one in segments.items()}
         groups = [[sources[fact.base] for fact in group] for group in plan.groups]
         cleaning = CleaningRound(
             bounds,

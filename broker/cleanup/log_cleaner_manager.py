@@ -35,6 +35,7 @@ from bmq.core.errors import FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.kv import KvError
+from bmq.storage.cleaning.cleaned_file import DraftFull
 from bmq.storage.cleaning.plan import Reason
 from bmq.storage.filesystem import StorageError
 
@@ -60,9 +61,15 @@ class CleaningState(UpkeepState):
 
     ``hold``: the hold of a job that cleans the log, None without any; it may be over.  ``hidden``: the ends of the
     delays of deletes (monotonic) after swaps, with the end offsets of a job's sources, else 0, in order.
+
+    ``failed_rounds``: rounds that have failed one after the other.  ``paused_until``: the end of the pause after the
+    last of them, in milliseconds of the monotonic clock.
     """
 
-    __slots__ = ("_names_lock", "cleaning", "closed", "hidden", "hold", "last_cleaning", "waits_for")
+    __slots__ = (
+        "_names_lock", "cleaning", "closed", "failed_rounds", "hidden", "hold", "last_cleaning", "paused_until",
+        "waits_for",
+    )  # fmt: skip
 
     def __init__(self, driver: PartitionDriver) -> None:
         super().__init__(driver)
@@ -70,6 +77,7 @@ class CleaningState(UpkeepState):
         self.closed: ClosedSegments | None = None
         self.last_cleaning: LastCleaning | None = None
         self.waits_for = -1
+        self.failed_rounds = self.paused_until = 0
         self.hold: JobHold | None = None
         self.hidden: deque[tuple[int, int]] = deque()
         self._names_lock: asyncio.Lock | None = None
@@ -97,7 +105,7 @@ class LogCleanerManager(Generic[L]):
 
     ``is_enabled``: logs are cleaned at all.  ``threads``: most logs that are cleaned at once.  ``clean_ms``: the least
     time between two looks at a log.  ``wait_ms``: the time after which other jobs go on beside a round.  ``retry_ms``:
-    the pause after a round that was given up.
+    the pause after a round that was given up, or failed.  Each further failure doubles it, up to an hour.
     """
 
     def __init__(
@@ -227,6 +235,9 @@ class LogCleanerManager(Generic[L]):
         if (held_until := state.held_until(now_ms)) is not None:
             self.look_now(state, held_until)
             return
+        if now_ms < state.paused_until:  # a change of the record has asked for a look
+            self.look_now(state, state.paused_until)
+            return
         if not self._is_enabled:
             self._leave(state)
             return
@@ -288,11 +299,16 @@ class LogCleanerManager(Generic[L]):
         """Do one round, and look again when the next record reaches a lag; a failure is counted and tried again."""
         try:
             await self._clean_once(state, wall_ms)
+            state.failed_rounds = 0
         except CleaningStopped:
             self.look_now(state, self._context.now_ms() + self._retry_ms)
-        except (StorageError, KvError, RequestError, FormatError, TimeoutError) as error:
+        except (StorageError, KvError, RequestError, FormatError, TimeoutError, DraftFull) as error:
             state.cleaning = _FAILED
-            self._queue.retry(state, Job.CLEAN, error)
+            pause_ms = min(self._retry_ms << state.failed_rounds, HOUR_MS)
+            if pause_ms < HOUR_MS:
+                state.failed_rounds += 1
+            state.paused_until = self._context.now_ms() + pause_ms
+            self._queue.retry(state, Job.CLEAN, error, pause_ms)
         except Exception as error:
             state.cleaning = _FAILED
             self._queue.failures += 1

@@ -122,7 +122,7 @@ class Sweeper:
         if status.modified_ms >= oldest_ms or any(path.startswith(f"{status.path}/") for path in named):
             return False
         try:
-            async with aclosing(_files(self._fs, status.path)) as files:
+            async with aclosing(files_of(self._fs, status.path)) as files:
                 async for file in files:
                     if file.modified_ms >= oldest_ms:
                         return False
@@ -202,9 +202,9 @@ class Sweeper:
         return found
 
 
-async def _files(fs: FileSystem, folder: str) -> AsyncGenerator[FileStatus, None]:
-    """Give the children of a folder.  Raises StorageError."""
-    listing = fs.list(folder)
+async def files_of(fs: FileSystem, folder: str, *, after: str = "") -> AsyncGenerator[FileStatus, None]:
+    """Give the children of a folder with a name greater than ``after``, in order.  Raises StorageError."""
+    listing = fs.list(folder, after=after)
     try:
         async for status in listing:
             yield status
@@ -219,7 +219,7 @@ async def temporary_files(fs: FileSystem, folder: str, count_max: int) -> list[F
     They sort before all others, so no segment is listed.  Raises StorageError.
     """
     found: list[FileStatus] = []
-    async with aclosing(_files(fs, folder)) as listing:
+    async with aclosing(files_of(fs, folder)) as listing:
         async for status in listing:
             if not layout.base_name(status.path).startswith(".") or len(found) >= count_max:
                 break

@@ -8,6 +8,9 @@
     the draft has its name              the cleaned segment hides its sources
     the record lists no swap
     file.delete.delay.ms later          the sources are deleted
+
+A job's drafts get names of the owner first (``TAKEN``).  The record may lose a swap, with the store; storage shows
+which drafts may still get the name of a segment.
 """
 
 from __future__ import annotations
@@ -20,10 +23,14 @@ from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import Swap
 from bmq.storage.filesystem import AlreadyExists, FileSystem, NoSuchFile
+from bmq.storage.layout import base_name
 from bmq.storage.log_segments import ListedSegment, walk
 
 DRAFT, DRAFT_INDEX = ".clean", ".cleanidx"
 """The beginnings of the drafts' names; the segment's name and the writer's incarnation follow."""
+TAKEN = ".taken-"
+"""The beginning of the name of a job's draft that an owner has taken for a swap; the owner's incarnation, "@" and the
+job's name of the draft follow."""
 
 
 class SegmentSwapper:
@@ -51,6 +58,19 @@ class SegmentSwapper:
             draft_index=f"{folder}/{DRAFT_INDEX}-{name}-{self._incarnation}",
         )
 
+    async def take(self, swap: Swap) -> Swap:
+        """Give the drafts of a job names of this process, in the job's folder; return the swap with these names.
+
+        Raises NoSuchFile if a draft is gone, and StorageError.
+        """
+        taken = Swap(name=swap.name, draft=self._taken_path(swap.draft), draft_index=self._taken_path(swap.draft_index))
+        for draft, path in zip(swap.drafts, taken.drafts, strict=True):
+            await self._fs.rename(draft, path)
+        return taken
+
+    def _taken_path(self, draft: str) -> str:
+        return f"{draft.removesuffix(base_name(draft))}{TAKEN}{self._incarnation}@{base_name(draft)}"
+
     async def swap(self, driver: PartitionDriver, swap: Swap) -> bool:
         """Register the swap and complete it; both drafts are complete and closed.
 
@@ -65,7 +85,7 @@ class SegmentSwapper:
 
         Return False if a draft is gone before the swap was complete: the log is as it was. A draft gets its name only
         beside its index, since a segment without an index would never be cleaned again. Raises RequestError if this
-        broker is not the owner any more, and StorageError.
+        broker is not the owner any more, StorageError, and KvError.
         """
         swap = driver.machine.record.swap
         if swap is None:
@@ -79,6 +99,7 @@ class SegmentSwapper:
                     await self._fs.rename(swap.draft, log)
         is_done = await self._exists(log)
         if not is_done:
+            await driver.prove()  # a later owner may have cleaned the same sources: the index is its segment's then
             await self._fs.delete(idx)
         for draft in swap.drafts:
             await self._fs.delete(draft)
@@ -129,6 +150,12 @@ class SegmentSwapper:
             await self._fs.status(path)
             return True
         return False
+
+
+def given_back(taken: str) -> str:
+    """Return the job's path of a draft that an owner has taken."""
+    folder, _, name = taken.rpartition("/")
+    return f"{folder}/{name.rpartition('@')[2]}"
 
 
 class HiddenNames:

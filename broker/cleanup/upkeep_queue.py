@@ -111,12 +111,12 @@ class UpkeepQueue(Generic[S]):
         machine = state.driver.machine
         return self.states.get(machine.key) is state and machine.state is PartitionState.WRITE
 
-    def retry(self, state: S, job: Job, error: Exception) -> None:
-        """Count and log the failure of a job, and schedule it again."""
+    def retry(self, state: S, job: Job, error: Exception, pause_ms: int | None = None) -> None:
+        """Count and log the failure of a job, and schedule it again: after ``retry_ms`` if no pause is given."""
         self.failures += 1
         text = "cannot %s of a partition, trying again later"
         _log.warning(text, job.value, extra=fields(**state.driver.path.log_fields, error=repr(error)))
-        self.schedule(state, job, self._now_ms() + self._retry_ms)
+        self.schedule(state, job, self._now_ms() + (self._retry_ms if pause_ms is None else pause_ms))
 
     def report(self, text: str, path: str, error: Exception) -> None:
         """Count and log a failure at a file, after which its job goes on."""

@@ -272,6 +272,8 @@ def check_batch(batch: Batch, rules: BatchRules) -> None:
         raise _invalid(f"base offset {batch.base_offset} of a produced batch must be 0")
     if batch.is_control:
         raise _invalid("clients may not write control batches")
+    if batch.attributes & DELETE_HORIZON:  # Kafka takes it, and its cleaner removes the tombstones at once
+        raise _invalid("only a cleaner of the log may set a delete horizon")
     if batch.producer_id < NO_PRODUCER_ID:
         raise _invalid(f"producer id {batch.producer_id}: ids below -1 are internal")
     if batch.producer_id != NO_PRODUCER_ID:

@@ -198,7 +198,7 @@ class _Writing:
 
     def _clean(self, writer: CleanedFileWriter, records: LastOffsetsFilter, indexes: list[Checkpoint]) -> CleanedFacts:
         group, plan = self._group, self._plan
-        sources = [Source(source.name.base, source.end_offset) for source in group.sources]
+        sources = [Source(source.name.base, source.end_offset, source.name.cleaning > 0) for source in group.sources]
         cleaning = CleaningRound(
             plan.bounds(first_dirty=plan.end),
             sources,

@@ -278,6 +278,8 @@ if HAS_CRC:
             if count > 0:
                 base_timestamp = read_number(data, at + BASE_TIMESTAMP_AT, 8)
                 has_horizon = data[at + ATTRIBUTES_AT + 1] & DELETE_HORIZON != 0
+                if has_horizon and now_ms == NO_HORIZON:
+                    break
                 is_free = following <= horizon_end
                 keeps_tombstones = not (has_horizon and is_free and base_timestamp <= now_ms)
                 number = passed + records if passed >= 0 else passed

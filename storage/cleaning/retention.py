@@ -18,7 +18,7 @@ the last batch of a producer                  its header, so that sequence and e
 The *delete horizon* of a batch is the time of a cleaning and ``delete.retention.ms``.  A batch with tombstones gets its
 horizon in its first round, a marker in the first round without data of its transaction.  No later
 round changes a horizon.  A reader sees the tombstone if it began before the round and needs at most
-``delete.retention.ms``.
+``delete.retention.ms``.  In a segment that no round wrote, the attribute comes from a producer, and is no horizon.
 
 A round of Kafka's cleaner, or of a partition's owner, counts from its begin.  Hours may lie between a job's plan and
 its swaps, and until a swap readers find the deleted values.  So a job counts from the latest time of its swaps.
@@ -157,12 +157,17 @@ class Retention:
         self._ended: set[int] = set()  # producers of ``open_before`` whose transaction's end has been passed
         self._with_data: set[int] = set()  # producers of whose transaction a batch has been passed, but not its end
 
-    def judge(self, batch: Batch) -> BatchVerdict:
-        """Return what becomes of the next batch.  Raises FormatError if a control record cannot be read."""
+    def judge(self, batch: Batch, *, is_cleaned: bool = True) -> BatchVerdict:
+        """Return what becomes of the next batch.  Raises FormatError if a control record cannot be read.
+
+        ``is_cleaned``: a round wrote its segment.  A delete horizon in another segment is a producer's, and is none.
+        """
+        has_horizon = is_cleaned and bool(batch.attributes & DELETE_HORIZON)
+        is_past = has_horizon and self._is_past_horizon(batch)
         is_free = False
         if batch.is_control:
             is_free = self._is_free(batch)
-            is_due = batch.count == 0 or (is_free and self._is_past_horizon(batch))
+            is_due = batch.count == 0 or (is_free and is_past)
             rule = RecordRule.NONE if is_due else RecordRule.ALL
         elif self._aborted.find(batch) is not None:
             rule = RecordRule.NONE
@@ -172,13 +177,15 @@ class Retention:
             self._with_data.add(batch.producer_id)
         return BatchVerdict(
             rule,
-            keeps_tombstones=not self._is_past_horizon(batch),
-            may_get_horizon=not batch.attributes & DELETE_HORIZON and not self._may_be_needed(batch),
+            keeps_tombstones=not is_past,
+            may_get_horizon=not has_horizon and not self._may_be_needed(batch),
             is_free_marker=is_free,
             is_empty_kept=self._is_last_of_producer(batch),
         )
 
-    def run_rules(self, offset: int, end_offset: int, *, epoch: int, gap_from: int) -> RunRules:
+    def run_rules(
+        self, offset: int, end_offset: int, *, epoch: int, gap_from: int, is_cleaned: bool = True
+    ) -> RunRules:
         """Return the rules for batches from ``offset`` on that ``judge`` need not see: data without a transaction.
 
         They end before the next batch that may be the last of a producer, and at ``end_offset``.
@@ -189,7 +196,7 @@ class Retention:
             end_offset=min(end_offset, self._lasts[at]) if at < len(self._lasts) else end_offset,
             epoch=epoch,
             gap_from=gap_from,
-            now_ms=bounds.now_ms,
+            now_ms=bounds.now_ms if is_cleaned else NO_HORIZON,
             new_horizon=bounds.horizon,
             horizon_end=NEVER if bounds.intact_from is None else bounds.intact_from,
         )
@@ -212,11 +219,8 @@ class Retention:
         return intact_from is not None and batch.next_offset > intact_from
 
     def _is_past_horizon(self, batch: Batch) -> bool:
-        return (
-            bool(batch.attributes & DELETE_HORIZON)
-            and batch.base_timestamp <= self._bounds.now_ms
-            and not self._may_be_needed(batch)
-        )
+        """Return whether the delete horizon of a batch is over."""
+        return bool(batch.base_timestamp <= self._bounds.now_ms) and not self._may_be_needed(batch)
 
     def _is_last_of_producer(self, batch: Batch) -> bool:
         if batch.producer_id == NO_PRODUCER_ID:

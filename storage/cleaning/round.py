@@ -48,10 +48,14 @@ Write = Callable[[bytes | bytearray | memoryview], None]
 
 
 class Source(NamedTuple):
-    """A closed segment of a round: its offsets [``base``, ``end_offset``)."""
+    """A closed segment of a round: its offsets [``base``, ``end_offset``).
+
+    ``is_cleaned``: a round wrote it.  In another segment only a producer can have set a delete horizon, which is none.
+    """
 
     base: int
     end_offset: int
+    is_cleaned: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -202,7 +206,7 @@ class CleaningRound:
         return is_before and transaction.producer_id in self._open_before
 
     def _clean_batch(self, batch: Batch) -> None:
-        verdict = self._retention.judge(batch)
+        verdict = self._retention.judge(batch, is_cleaned=self._walk.is_cleaned)
         if batch.is_transactional and not batch.is_control:
             self._note_aborted(batch)
         number, self._records_passed = self._records_passed, self._records_passed + batch.count
@@ -223,7 +227,13 @@ class CleaningRound:
         if self._runs is None or not self._walk.goes_on_with(window):
             return
         file = self._file
-        rules = self._retention.run_rules(window.offset, window.end_offset, epoch=file.epoch, gap_from=file.due)
+        rules = self._retention.run_rules(
+            window.offset,
+            window.end_offset,
+            epoch=file.epoch,
+            gap_from=file.due,
+            is_cleaned=self._walk.is_cleaned,
+        )
         run = self._runs.keep_run(window, self._records_passed, rules)
         self._records_passed += run.records
         self._walk.pass_to(window.next_offset)
@@ -254,6 +264,11 @@ class _Walk:
         self._source: Source | None = None
         self._due = -1
 
+    @property
+    def is_cleaned(self) -> bool:
+        """True if a round wrote the source of the last batch."""
+        return self._source is not None and self._source.is_cleaned
+
     def take(self, batch: Batch) -> None:
         """Check that the batch is due.  Raises FormatError if it is not."""
         if self._source is None or self._due == self._source.end_offset:
@@ -263,6 +278,8 @@ class _Walk:
             self._due = self._source.base
         if batch.base_offset != self._due:
             raise FormatError(f"a batch at offset {batch.base_offset}, but {self._due} is due")
+        if batch.count < 0:
+            raise FormatError(f"the batch at offset {batch.base_offset} has {batch.count} records")
         if batch.next_offset > self._source.end_offset:
             raise FormatError(
                 f"the batch at offset {batch.base_offset} ends behind its segment's end {self._source.end_offset}"

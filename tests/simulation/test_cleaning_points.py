@@ -23,9 +23,11 @@ from bmq.meta import ownership
 from bmq.meta.kv import KeyValue
 from bmq.meta.kv_memory import MemoryKeyValue
 from bmq.meta.ownership import Swap
+from bmq.storage import layout
 from bmq.storage.block_cache import BlockCache
 from bmq.storage.cleaning.plan import CleaningConfig
 from bmq.storage.filesystem import FileSystem, NoSuchFile
+from bmq.storage.layout import base_name
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import MemoryFileSystem
 from tests.harness.loop import run
@@ -45,6 +47,8 @@ HOWS = ("dies after", "hangs before", "hangs after", "moves after")
 BLOCKS = 4
 KEYS = 3
 RECORDS = 12
+MERGED_BYTES = 100_000
+"""Segments of this size: all others are small, and are merged."""
 RECORD_KEY = ownership.partition_key("bmq", KEY)
 LOG = replace(
     SMALL_LOG,
@@ -150,6 +154,13 @@ class Story:
                 return False
         return True
 
+    async def spares_before(self, epoch: int) -> list[str]:
+        """Return the spares of owners before this epoch."""
+        fs = MemoryFileSystem(self.world.storage, "look")
+        names = [base_name(status.path) async for status in fs.list(PATH.folder)]
+        spares = [(name, layout.parse_spare(name)) for name in names]
+        return [name for name, spare in spares if spare is not None and spare[0] < epoch]
+
     async def end(self) -> None:
         """Let the former owner go on, write more, and check the log once nothing of a round is left."""
         await self.write(self.heir, 2)
@@ -233,10 +244,25 @@ async def is_expired(story: Story) -> None:
 
 
 async def is_merged(story: Story) -> None:
-    """Have the successor merge what is left, and clean only later."""
-    await story.succeed(segment_bytes=100_000)
+    """Have the successor merge what is left, and clean only later.
+
+    It merges no file of the former owner before it has swept the owner's spare, nor before its record names later
+    files: it registers some.
+    """
+    await story.succeed(segment_bytes=MERGED_BYTES)
     story.heir.wiring.may_clean = lambda: False
-    await asyncio.sleep(5)
+    driver, janitor = story.heir.driver, story.heir.broker.janitor
+    assert driver is not None
+    for _ in range(10):
+        is_swept = not await story.spares_before(driver.machine.epoch)
+        driver.reconfigure(replace(story.world.log_config, segment_bytes=LOG.segment_bytes))
+        await story.write(story.heir, 2)
+        driver.reconfigure(story.world.log_config)
+        await asyncio.sleep(5)
+        if is_swept and janitor.files_merged:
+            break
+    assert is_swept
+    assert janitor.files_merged > 0
     await story.look()
 
 

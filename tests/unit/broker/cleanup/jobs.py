@@ -27,7 +27,7 @@ from bmq.storage.cleaning.job_round import RoundPlan, draft_folder, sources_dige
 from bmq.storage.cleaning.plan import group_segments
 from bmq.storage.cleaning.round import CleaningRound, Source
 from bmq.storage.filesystem import write_once
-from bmq.storage.layout import PartitionPath
+from bmq.storage.layout import PartitionPath, base_name
 from bmq.storage.log_segments import walk
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import encode_idx
@@ -89,7 +89,10 @@ class CleaningJob:
         """Read the plan's sources, and write the drafts of all groups."""
         segments = {one.name.base: one for one in await self._sources()}
         groups = group_segments([one.facts for one in segments.values()], self.plan.segment_bytes)
-        sources = [[Source(each.base, each.end_offset) for each in group] for group in groups]
+        sources = [
+            [Source(each.base, each.end_offset, segments[each.base].name.cleaning > 0) for each in group]
+            for group in groups
+        ]
         plan = self.plan
         cleaning = CleaningRound(
             plan.bounds(plan.first_dirty),
@@ -187,3 +190,8 @@ async def refused(call: Any) -> tuple[ErrorCode, str]:
 def replace_cleaning(name: SegmentName) -> SegmentName:
     """Return the name of another cleaning of the same segments."""
     return name._replace(cleaning=name.cleaning + 7)
+
+
+def is_temporary(path: str) -> bool:
+    """Return whether a path is not the name of a segment."""
+    return base_name(path).startswith(".")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bmq.broker.cleanup import closed_segments
+from bmq.core.aio.steps import finish_steps
 from bmq.core.file_access import NO_ACCESS
 from bmq.core.records.batch import Record, build_batch
 from bmq.storage.cleaning.cleaned_file import MORE_ROOM, ROOM, CleanedFileWriter, DraftFull
@@ -84,9 +85,11 @@ async def test_a_draft_that_is_full_leaves_the_log_and_the_next_round_has_more_r
     assert owner.janitor.failures == 0
     await owner.round(61)
     assert owner.janitor.failures == 1, "far more room is not enough"
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 1
     monkeypatch.setattr(CleanedFileWriter, "put", put)
     await owner.rounds(60)
     assert (owner.janitor.cleaning.cleaner.rounds, knowledge_of(owner).room) == (1, ROOM)
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 0
     assert (await contents(world, 0, 20))[0] == last
 
 

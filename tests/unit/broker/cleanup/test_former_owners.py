@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
 from bmq.storage.filesystem import OutOfSpace, write_once
 from bmq.storage.layout import base_name
 from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, allow, compacted, contents, hidden, update
+from tests.unit.broker.cleanup.jobs import NEVER_DUE, CleaningJob
 from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
@@ -103,21 +103,27 @@ async def test_a_merge_of_a_former_owner_waits_while_the_record_names_its_files(
 
 @pytest.mark.parametrize("step", ["replace", "rename"])
 @pytest.mark.parametrize("does", ["merges", "cleans"])
-async def test_a_draft_of_which_a_rebuilt_store_knows_nothing_gets_no_name(step: str, does: str) -> None:
+@pytest.mark.parametrize("writer", ["owner", "job"])
+async def test_a_draft_of_which_a_rebuilt_store_knows_nothing_gets_no_name(writer: str, step: str, does: str) -> None:
     """Hide no file that was merged meanwhile, and replace no index of another draft."""
     world = World()
-    first = await compacted(world)
+    first = await compacted(world, config=COMPACT if writer == "owner" else NEVER_DUE)
     first.janitor.config = PATIENT
     last = await update(first, 14)
+    job = CleaningJob(world)
+    if writer == "job":
+        await first.janitor._notice(first.broker.context.now_ms())
+        await job.begin(first)
+        await job.write()
     gate, call = asyncio.Event(), getattr(first.steps, step)
 
     async def late(source: str, target: str) -> None:
-        if base_name(source).startswith((DRAFT, DRAFT_INDEX)):
+        if not base_name(target).startswith("."):
             await gate.wait()
         await call(source, target)
 
     setattr(first.steps, step, late)
-    zombie = asyncio.create_task(first.rounds())
+    zombie = asyncio.create_task(first.rounds() if writer == "owner" else job.swap(first))
     await asyncio.sleep(1)
     await forget_swap(world, first)
     config = replace(COMPACT, segment_bytes=100_000) if does == "merges" else COMPACT
@@ -129,6 +135,9 @@ async def test_a_draft_of_which_a_rebuilt_store_knows_nothing_gets_no_name(step:
         await second.rounds(10)
     gate.set()
     await asyncio.wait({zombie}, timeout=30)
+    assert zombie.done()
+    if writer == "job":
+        assert isinstance(zombie.exception(), RequestError)
     assert (second.janitor.files_merged > 0, second.janitor.cleaning.cleaner.rounds > 0) == (
         does == "merges",
         does == "cleans",

@@ -22,7 +22,16 @@ from bmq.storage.cleaning.plan import NOT_COMPACTED
 from bmq.storage.filesystem import StorageUnavailable, write_once
 from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import COMPACT, compacted, contents, hidden, put_again, update
-from tests.unit.broker.cleanup.jobs import COUNT, JOB, NEVER_DUE, CleaningJob, Story, refused, replace_cleaning
+from tests.unit.broker.cleanup.jobs import (
+    COUNT,
+    JOB,
+    NEVER_DUE,
+    CleaningJob,
+    Story,
+    is_temporary,
+    refused,
+    replace_cleaning,
+)
 from tests.unit.broker.cleanup.upkeep import KEY, PATH
 
 T = TypeVar("T")
@@ -376,6 +385,9 @@ async def test_a_swap_that_storage_interrupts_is_completed_by_the_next_request()
     rename = owner.steps.rename
 
     async def fails(source: str, target: str) -> None:
+        if is_temporary(target):
+            await rename(source, target)
+            return
         owner.steps.rename = rename  # type: ignore[method-assign]
         raise StorageUnavailable("safe mode")
 
@@ -388,6 +400,30 @@ async def test_a_swap_that_storage_interrupts_is_completed_by_the_next_request()
     assert await story.is_right()
 
 
+@pytest.mark.parametrize("taken", [0, 1])
+async def test_a_draft_that_was_taken_in_vain_is_the_jobs_again(taken: int) -> None:
+    """Storage fails before the record has the swap: the next request takes both drafts again."""
+    story = await Story.of()
+    owner, job = story.owner, story.job
+    await story.drafted()
+    rename, renamed = owner.steps.rename, list[str]()
+
+    async def fails(source: str, target: str) -> None:
+        renamed.append(target)
+        if len(renamed) > taken:
+            owner.steps.rename = rename  # type: ignore[method-assign]
+            raise StorageUnavailable("safe mode")
+        await rename(source, target)
+
+    owner.steps.rename = fails  # type: ignore[method-assign]
+    with pytest.raises(StorageUnavailable):
+        await job.swap(owner)
+    assert all(is_temporary(target) for target in renamed)
+    assert owner.driver.machine.record.swap is None
+    assert await job.swap(owner) == SwapResult(len(job.groups), 0)
+    assert await story.is_right()
+
+
 async def test_a_swap_that_storage_interrupts_is_completed_without_another_request() -> None:
     story = await Story.of()
     owner = story.owner
@@ -395,6 +431,9 @@ async def test_a_swap_that_storage_interrupts_is_completed_without_another_reque
     rename = owner.steps.rename
 
     async def fails(source: str, target: str) -> None:
+        if is_temporary(target):
+            await rename(source, target)
+            return
         owner.steps.rename = rename  # type: ignore[method-assign]
         raise StorageUnavailable("safe mode")
 
@@ -469,6 +508,9 @@ async def test_merging_begins_at_the_first_name_after_a_swap_whose_end_was_not_a
     owner.configure(segment_bytes=2_000)
 
     async def fails(source: str, target: str) -> None:
+        if is_temporary(target):
+            await rename(source, target)
+            return
         monkeypatch.setattr(owner.steps, "rename", rename)
         raise StorageUnavailable("safe mode")
 
@@ -538,8 +580,12 @@ async def test_the_next_owner_completes_a_swap_of_a_jobs_drafts() -> None:
     story = await Story.of()
     owner = story.owner
     await story.drafted()
+    rename = owner.steps.rename
 
     async def never(source: str, target: str) -> None:
+        if is_temporary(target):
+            await rename(source, target)
+            return
         owner.die()
         await asyncio.Event().wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
 from bmq.core.aio.steps import finish_steps
+from bmq.storage.cleaning.cleaned_file import CleanedFileWriter
 from bmq.storage.cleaning.compiled_filter import CompiledFilters
 from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.cleaning.plan import NOT_COMPACTED, Reason
@@ -501,3 +503,32 @@ async def test_the_next_owner_deletes_hidden_files_also_if_the_log_is_not_compac
     await second.rounds(1)
     assert await hidden(world) == 0
     assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_the_pause_after_a_round_that_fails_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round that fails reads the whole log for nothing; a change of the record does not end the pause."""
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    close, tried_s = CleanedFileWriter.close, list[int]()
+
+    async def fails(self: CleanedFileWriter) -> None:
+        tried_s.append(owner.broker.context.now_ms() // 1_000)
+        raise OutOfSpace("no space left on device")
+
+    monkeypatch.setattr(CleanedFileWriter, "close", fails)
+    for number in range(500):
+        await owner.round(30)
+        if number % 50 == 0:
+            await update(owner, 4)
+    pauses = [(after - before) // 60 for before, after in itertools.pairwise(tried_s)]
+    assert pauses[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+    monkeypatch.setattr(CleanedFileWriter, "close", close)
+    await owner.rounds(3_700)
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+    await update(owner, 8)
+    monkeypatch.setattr(CleanedFileWriter, "close", fails)
+    tried_s.clear()
+    for _ in range(8):
+        await owner.round(30)
+    assert (tried_s[1] - tried_s[0]) // 60 == 1, "a round that succeeds ends the growth"

@@ -90,7 +90,7 @@ async def test_epochs_of_a_marker_while_a_transaction_is_open(
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 async def test_a_repeated_marker_is_written_again_before_version_2(version: int) -> None:
-    """Its epochs may be those of a later transaction's marker: only the log's owner can know."""
+    """The epochs may be those of a later transaction's marker: only the log's owner can know."""
     async with running(World()) as world:
         assert await txn_commit(world, "g", 1, epoch=2) is ErrorCode.NONE
         assert await end(world, epoch=3, version=version) is ErrorCode.NONE

@@ -18,6 +18,7 @@ from bmq.core.records.batch import (
     CODECS,
     CONTROL,
     CRC_START,
+    DELETE_HORIZON,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     MAX_SEQUENCE,
@@ -210,6 +211,11 @@ def test_only_the_broker_sets_log_append_time(log_append_time: bool) -> None:
     """Kafka's "Producer should not set timestamp type to LogAppendTime", also where the topic has it."""
     rules = BatchRules(log_append_time=log_append_time)
     assert refused(make(attributes=LOG_APPEND_TIME), rules) is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_only_a_cleaner_sets_a_delete_horizon() -> None:
+    """A producer's would have its tombstones removed before readers of the deleted values see them."""
+    assert refused(make(attributes=DELETE_HORIZON)) is ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("rules", [RULES, BatchRules(timestamp_before_max_ms=0, timestamp_after_max_ms=0)])

@@ -29,6 +29,8 @@ class Log:
     base: int = 0
     segments: list[list[Batch]] = field(default_factory=lambda: [[]])
     epoch: int = 0
+    is_cleaned: bool = True
+    """A round wrote the segments, so that their delete horizons hold."""
     cleaned: list[CleanedFacts] = field(default_factory=list)
     passes: int = 0
     indexed: dict[int, AbortedTransaction] = field(default_factory=dict)
@@ -111,7 +113,7 @@ class Log:
     def sources(self, end: int) -> list[Source]:
         """Return the segments that end at or below ``end``."""
         found = [segment for segment in self.segments if segment and segment[-1].next_offset <= end]
-        return [Source(segment[0].base_offset, segment[-1].next_offset) for segment in found]
+        return [Source(segment[0].base_offset, segment[-1].next_offset, self.is_cleaned) for segment in found]
 
     def batches_of(self, sources: Iterable[Source]) -> list[Batch]:
         """Return the batches of the sources."""

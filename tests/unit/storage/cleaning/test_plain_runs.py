@@ -119,7 +119,7 @@ class Plan:
     async def _pieces(self, segment: Segment, *, has_windows: bool) -> Any:
         fs = MemoryFileSystem(MemoryStorage(), "reader")
         await write_once(fs, "/log", segment.data)
-        base, end_offset = segment.source
+        base, end_offset, _ = segment.source
         reader = SourceReader(
             fs, "/log", base=base, end_offset=end_offset, length=len(segment.data), piece_bytes=self.piece_bytes
         )
@@ -158,6 +158,7 @@ def plain_log(rng: Random, count: int, *, keys: int = 40) -> Log:
                 log.segments[-1] += [Batch(memoryview(gap)) for gap in build_gap(log.end, end, log.epoch)]
             count -= 1
     log.roll()
+    log.is_cleaned = rng.random() < 0.7
     return log
 
 
@@ -267,6 +268,22 @@ async def test_rounds_with_windows_end_at_damage_with_the_same_error(seed: int) 
     assert "FormatError" in errors
 
 
+@pytest.mark.parametrize("has_windows", [False, True])
+async def test_a_batch_of_less_than_no_records_is_damage(has_windows: bool) -> None:
+    """Otherwise the count moves the numbers of the records behind it, and marks of several passes hit other records."""
+    log = Log()
+    for number in range(30):
+        log.add((b"k%d" % (number % 20), b"1"))
+    (gap,) = build_gap(log.end, log.end + 5, 0)
+    struct.pack_into(">i", gap, 57, -5)
+    struct.pack_into(">I", gap, 17, crc32c(memoryview(gap)[CRC_START:]))
+    log.segments[-1].append(Batch(memoryview(gap)))
+    log.add((b"k", b"1"))
+    plan = Plan(bounds=bounds_of(log), producers={}, aborted=(), buffer_bytes=12 * KERNELS.ENTRY_BYTES)
+    outcome = await plan.play(segments_of(log), has_windows=has_windows)
+    assert outcome.error == "FormatError: the batch at offset 30 has -5 records"
+
+
 async def test_damage_behind_the_walk_over_keys_is_found() -> None:
     """Sources below the dirty part are not read for their keys: their damage is found as files are written."""
     log = Log()
@@ -356,6 +373,8 @@ async def test_batches_with_tombstones_and_horizons_are_plain() -> None:
     for number, attributes in enumerate((0, LOG_APPEND_TIME, DELETE_HORIZON, 0)):
         log.add((b"k%d" % number, None), (b"l%d" % number, b"1"), attributes=attributes)
     assert (await parts_of(log))[1] == [0]
+    log.is_cleaned = False
+    assert (await parts_of(log))[1] == [0, 4]
 
 
 async def test_a_gap_of_more_offsets_than_a_batch_has_is_two() -> None:

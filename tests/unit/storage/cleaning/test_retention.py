@@ -36,6 +36,17 @@ def test_a_tombstone_stays_until_its_horizon() -> None:
     assert [record.timestamp for record in _records(past)] == [NOW_MS + 1, NOW_MS + 1]
 
 
+def test_a_delete_horizon_of_a_producer_is_none() -> None:
+    """No round wrote the segment: its tombstones stay, and get the horizon of this round."""
+    log = Log(is_cleaned=False)
+    log.add((b"a", None), (b"b", b"1"), attributes=DELETE_HORIZON, timestamp=1)
+    first = log.clean()
+    assert keys_and_values(first) == [(b"a", None), (b"b", b"1")]
+    assert horizons(first) == [HORIZON_MS]
+    assert [record.timestamp for record in _records(first)] == [1, 2]
+    assert keys_and_values(first.clean(now_ms=HORIZON_MS, first_dirty=2)) == [(b"b", b"1")]
+
+
 def test_a_tombstone_stays_for_ever_with_the_longest_delete_retention() -> None:
     log = Log()
     log.add((b"a", None), (b"b", b"1"))
