@@ -133,7 +133,7 @@ def test_an_owner_ends_at_every_call_for_a_job(how: str, block: int) -> None:
 
 @pytest.mark.parametrize("after", [is_rebuilt, is_rebuilt_and_merged])
 def test_a_job_goes_on_after_the_loss_of_the_store(after: Callable[[Story], Awaitable[None]]) -> None:
-    """The rebuilt record has no swap: a draft that the former owner has taken is the job's again, and gets no late name.
+    """The rebuilt record has no swap: a draft that the former owner took is the job's again, and gets no late name.
 
     All calls: a few of them are the steps of a swap.
     """

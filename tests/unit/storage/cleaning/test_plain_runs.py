@@ -279,7 +279,7 @@ async def test_a_batch_of_less_than_no_records_is_damage(has_windows: bool) -> N
     struct.pack_into(">I", gap, 17, crc32c(memoryview(gap)[CRC_START:]))
     log.segments[-1].append(Batch(memoryview(gap)))
     log.add((b"k", b"1"))
-    plan = Plan(bounds=bounds_of(log), producers={}, aborted=(), buffer_bytes=12 * KERNELS.ENTRY_BYTES)
+    plan = Plan(bounds=bounds_of(log), producers={}, aborted=(), buffer_bytes=12 * ENTRY_BYTES)
     outcome = await plan.play(segments_of(log), has_windows=has_windows)
     assert outcome.error == "FormatError: the batch at offset 30 has -5 records"
 

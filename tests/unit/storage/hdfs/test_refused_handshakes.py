@@ -265,7 +265,7 @@ async def test_a_namenode_without_a_key_makes_no_datanode_suspect(read: Read) ->
 async def test_a_fence_waits_for_the_namenodes_key_and_loses_no_round(
     has_key_at_first: bool, foreign_hdfs: Callable[..., Any]
 ) -> None:
-    """With a key at first the datanodes refuse it, and another is needed."""
+    """The datanodes refuse a key that the client has at first, and another is needed."""
     hdfs = foreign_hdfs({})
     hdfs.settings = replace(hdfs.settings, takeover_node_timeout_s=0.05, takeover_copies_timeout_s=0.1)
     keys, is_asked = silent_keys()
