@@ -475,11 +475,12 @@ class World:
             await asyncio.sleep(ROUNDS_S)
             last.clock.ahead_ms = 0
         partition = last.driver.machine
-        limit_s = (config.retention_ms + self.config.idle_close_ms) / 1000 + ROUNDS_S
+        # One step of the janitor more: a temporary file whose datanodes are gone is fenced until its time is over.
+        step_s = BUSY.step_timeout_ms / 1000
+        limit_s = (config.retention_ms + self.config.idle_close_ms) / 1000 + ROUNDS_S + step_s
         await until(lambda: partition.log_start == partition.high_watermark, limit_s, every_s=1.0)
         if config.file_delete_delay_ms < 1 << 32:
-            # One step of the janitor more: a temporary file whose datanodes are gone is fenced until its time is over.
-            limit_s = config.file_delete_delay_ms / 1000 + ROUNDS_S + BUSY.step_timeout_ms / 1000
+            limit_s = config.file_delete_delay_ms / 1000 + ROUNDS_S + step_s
             deadline = asyncio.get_running_loop().time() + limit_s
             while expired := await self._expired_files():
                 assert asyncio.get_running_loop().time() < deadline, f"expired, and not deleted: {expired}"
