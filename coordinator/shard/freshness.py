@@ -97,6 +97,9 @@ class Freshness:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_late else ErrorCode.NOT_COORDINATOR
             if not confirmed.done():
                 confirmed.set_exception(RequestError(code, error.message))
+        except Exception as error:  # noqa: BLE001  # a bug fails the requests that wait, which log it
+            if not confirmed.done():
+                confirmed.set_exception(error)
         else:
             self.prove(began)
             if not confirmed.done():

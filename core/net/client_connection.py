@@ -9,6 +9,10 @@ Requests stand in two queues, oldest first::
 A pipelined request (Produce) may begin while others run.  Any other begins when nothing is started, so that all before
 it have their responses.  Nothing begins out of order, and nothing begins while the client does not read its responses.
 
+The end of a connection drops its requests, except for requests without a response (a produce with acks=0).  The client
+of such a request counts it as done once it is sent: the client sends, flushes and closes.  As in Kafka, a request from
+before the end is served.  The connection stays until the last request without a response is done, and sends nothing.
+
 Only ``loop.create_task`` and the transport are used, no threads and no clock.  A transport may call back from within
 ``resume_reading``, as simulated ones do: it is the last thing that an event does.
 """
@@ -93,12 +97,18 @@ class ConnectionOwner(Protocol):
 class Exchange:
     """A request that has begun, until its response is sent."""
 
-    __slots__ = ("bytes_held", "connection", "response", "work")
+    __slots__ = ("bytes_held", "connection", "is_dropped", "is_unanswered", "response", "work")
 
-    def __init__(self, connection: ClientConnection, bytes_held: int, response: Response | None) -> None:
+    def __init__(
+        self, connection: ClientConnection, bytes_held: int, response: Response | None, *, is_unanswered: bool = False
+    ) -> None:
         self.connection = connection
         self.bytes_held = bytes_held
         self.response = response
+        self.is_unanswered = is_unanswered
+        """True if the request has no response.  Then the request outlives its client."""
+        self.is_dropped = False
+        """True once the client has gone.  Then the connection ignores the request's outcome."""
         self.work: asyncio.Future[Response] | PendingResponse | None = None
 
     def begin(self, work: Awaitable[Response]) -> None:
@@ -125,8 +135,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = ("_budget", "_bytes_held", "_counted", "_counted_complete", "_dispatch", "_frame_mark", "_frame_since",
-                 "_frames", "_held_max", "_is_begin_due", "_is_blocked", "_is_draining", "_is_gated",
-                 "_is_reading", "_is_write_due", "_listener", "_mute_timer", "_muted_until", "_on_close",
+                 "_frames", "_has_ended", "_has_left", "_held_max", "_is_begin_due", "_is_blocked", "_is_draining",
+                 "_is_gated", "_is_reading", "_is_write_due", "_listener", "_mute_timer", "_muted_until", "_on_close",
                  "_on_open", "_out", "_out_releases", "_out_size", "_read_mark", "_read_since", "_seen", "_since",
                  "_started", "_transport", "_unsent", "_unsent_bytes", "_waiting", "client_id", "client_software",
                  "host", "is_closed", "is_muted", "peer", "session")  # fmt: skip
@@ -164,6 +174,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0  # at the last check
         self._on_close = Subscribers[[]]()
         self._is_reading = True
+        self._has_left = False  # its client is gone: only requests without a response begin
+        self._has_ended = False  # its client is gone, and all bytes are read
         self._is_gated = False  # waits for the budget to call ``read_on``
         self._is_blocked = False  # the kernel does not take all that was written
         self.is_muted = False  # its client is over its quota, or too many connections come
@@ -326,13 +338,53 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._frame_mark = 0
         self._settle(has_completed=bool(frames))
 
-    def eof_received(self) -> None:
-        """Close the connection, at once: as in Kafka, the client's outstanding responses are not sent.
+    def eof_received(self) -> bool:
+        """Close the connection: at once, or after the last request without a response, then return True.
 
-        The loop closes it too, since None is returned, but calls ``connection_lost`` in a later turn.  A request that
-        waits may not begin before.
+        Outstanding responses are not sent.  Kafka sends them to a client that has closed its sending half alone.  Here
+        such a client counts as gone: a proxy shows a close in the same way.
+
+        The loop closes the connection, too, if the result is False, but calls ``connection_lost`` in a later turn.  A
+        request that waits may not begin before.
         """
-        self.close()
+        if self.is_closed:
+            return False
+        self._has_ended = True
+        self._drop_answered()
+        if self._waiting:
+            self._begin_later()
+        self._settle()
+        return not self.is_closed
+
+    def depart(self) -> None:
+        """Drop the requests that have a response: the client has gone.
+
+        The connection is read up to its end.  Only requests without a response begin.
+        """
+        if self.is_closed or self._has_left:
+            return
+        is_idle = self._is_reading and not (self._started or self._waiting)
+        self._drop_answered()
+        if not is_idle:  # thousands of idle connections may end at once, and the loop reads their ends without a call
+            self._go_on_later()
+
+    def _drop_answered(self) -> None:
+        """Drop the requests in progress that have a response, and send nothing more.
+
+        Waiting requests with a response are dropped instead of being begun.
+        """
+        self._has_left = True
+        for exchange in [each for each in self._started if not each.is_unanswered]:
+            self._started.remove(exchange)
+            exchange.is_dropped = True
+            if exchange.work is not None:
+                self._bytes_held -= exchange.bytes_held
+                exchange.work.cancel()
+            elif exchange.response is not None:
+                _release(exchange.response)
+        self._out.clear()
+        self._out_size = 0
+        _call_all(self._out_releases)
 
     def pause_writing(self) -> None:
         assert self._transport is not None
@@ -367,7 +419,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._waiting.append(frame)
 
     def _may_begin(self, frame: memoryview) -> bool:
-        if self._is_blocked or self.is_muted:
+        if self.is_muted:
+            return False
+        if self._has_left:
+            return True  # in any order: there are no responses
+        if self._is_blocked:
             return False
         return not self._started or self._dispatch.is_pipelined(frame)
 
@@ -399,7 +455,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         if standstill.now() > standstill.deadline:
             standstill.look()
             if self.is_closed:
-                return  # the process stood still: its client is given up, or has gone
+                return  # the process stood still: its client is given up
+        if self._has_left and not self._dispatch.is_unanswered(frame):
+            return
         try:
             response = self._dispatch(frame, self)
         except Exception as error:  # noqa: BLE001 - a request must not end the process: see Dispatch
@@ -411,7 +469,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             else:
                 self._send(response)
             return
-        exchange = Exchange(self, len(frame) + FRAME_BYTES, None)
+        is_unanswered = self._dispatch.is_unanswered(frame)
+        exchange = Exchange(self, len(frame) + FRAME_BYTES, None, is_unanswered=is_unanswered)
         self._bytes_held += exchange.bytes_held
         self._started.append(exchange)
         exchange.begin(response)
@@ -422,10 +481,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         ``in_turn``: in a turn of the loop of its own.  If False, the call comes in the middle of other work, so it only
         writes the response.  All work that the response makes possible begins in the next turn.
         """
-        if self.is_closed:
+        if self.is_closed or exchange.is_dropped:
             if isinstance(outcome, Response):
                 _release(outcome)
-            elif not isinstance(outcome, asyncio.CancelledError):
+            elif not isinstance(outcome, asyncio.CancelledError | CloseConnection):
                 self._close_failed(outcome)
             return
         exchange.work = None
@@ -437,6 +496,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         exchange.response = outcome
         self._bytes_held -= exchange.bytes_held
+        if self._has_left:
+            self._go_on_later()  # which closes the connection after the last request
+            return
         if exchange is not self._started[0]:
             return  # sent after the response before it
         if self._shares_writes:  # responses of one turn of the loop go out in one write
@@ -470,11 +532,18 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _send_ready(self) -> None:
         started = self._started
-        while started and not self._is_blocked and (response := started[0].response) is not None:
+        while started and self._may_send and (response := started[0].response) is not None:
             started.popleft()
             self._send(response)
 
+    @property
+    def _may_send(self) -> bool:
+        return not self._is_blocked or self._has_left
+
     def _send(self, response: Response) -> None:
+        if self._has_left:
+            _release(response)
+            return
         if response.release is not None:
             self._out_releases.append(response.release)
         size = response.size
@@ -524,7 +593,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             more, more_complete = held - self._counted, self._bytes_held - self._counted_complete
             self._counted, self._counted_complete = held, self._bytes_held
             budget.change(self, more, more_complete, has_completed=has_completed)
-        if self._is_draining and self.is_quiet:
+        if (self._is_draining and self.is_quiet) or (self._has_ended and not self._waiting and not self._is_running):
             self.close()
         elif not self.is_closed:
             self._read_or_pause()
@@ -533,9 +602,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._is_gated:
             return  # until ``read_on``
         reads = (
-            not self._is_blocked
+            self._may_send
             and not self.is_muted
             and not self._is_draining
+            and not self._has_ended
             and len(self._started) + len(self._waiting) < UNANSWERED_MAX
             and self._bytes_held < self._held_max
         )

@@ -48,6 +48,17 @@ class UnorderedConnection(ClientConnection):
     def be_known(self) -> None:
         self._frames.limit(self._listener.config.socket_request_max_bytes)
 
+    # ------------------------------------------------------------------------------------------ transport's events
+
+    def eof_received(self) -> bool:
+        """Close the connection at once: all calls of a process have responses."""
+        self.close()
+        return False
+
+    def depart(self) -> None:
+        """Close the connection at once: the other process has closed it."""
+        self.close()
+
     # -------------------------------------------------------------------------------------------------- requests
 
     def _may_begin(self, frame: memoryview) -> bool:

@@ -199,15 +199,15 @@ class Listener:
     def close_departed(self) -> int:
         """Close the connections whose client has closed them, whatever it sent before; return their number.
 
-        Requests in their buffers and requests in progress are dropped; a produce that an owner has accepted goes on.
-        A connection in the backlog is closed at its accept.
+        Requests in their buffers and requests in progress are dropped, except for those without a response (acks=0).
+        A produce that an owner has accepted goes on.  A connection in the backlog is closed at its accept.
         """
         by_transport: dict[asyncio.BaseTransport, ClientConnection] = {}
         for connection in self.connections:
             by_transport[connection.transport] = connection
         departed = self._departures.find(by_transport)
         for transport in departed:
-            by_transport[transport].close()
+            by_transport[transport].depart()
         return len(departed)
 
     # --------------------------------------------------------------------------------------- events of connections

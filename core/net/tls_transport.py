@@ -120,16 +120,17 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         if self._is_secure or self._shake_hands():
             self._decrypt()
 
-    def eof_received(self) -> None:
-        """Return None, which closes the connection."""
+    def eof_received(self) -> bool:
+        """Return False to close the connection, True if the connection has requests to serve before its close."""
         if self._is_closed:
-            return
+            return False
         if self._is_secure:
-            self._connection.eof_received()
-        elif self._has_begun:  # else it is a load balancer's check
+            return self._connection.eof_received()
+        if self._has_begun:  # else it is a load balancer's check
             self._fail(
                 "the client has left: it may not trust this listener's certificate, or want another version or suite"
             )
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
@@ -230,8 +231,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
                 return
             if filled:
                 self._connection.buffer_updated(filled)
-            if is_end and not self._is_closed:
-                self._connection.eof_received()
+            if is_end and not self._is_closed and not self._connection.eof_received():
                 self.close()
             if is_end or is_empty:
                 break

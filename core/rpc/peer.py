@@ -31,6 +31,7 @@ from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.liveness import Liveness, LivenessVerdict
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse, PingRequest, Unregistered
 from bmq.core.security.shared_secret import NO_SECRET, NOT_SHOWN, CallerAuthenticator, SharedSecret
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import response_is_flexible
 from bmq.core.wire.primitives import CUT_SHORT, skip_tags
 
@@ -38,6 +39,9 @@ _WRITE_MAX = 64 << 10
 """Small calls that have waited for the kernel go out together, up to this size."""
 NO_TAGS = b"\0"
 """A request header without tagged fields."""
+_FENCED = frozenset({InternalKey.SHARD_APPEND, InternalKey.SHARD_CONFIRM, ApiKey.FETCH})
+"""Calls without harm after a standstill.  A shard's log refuses an append of a former coordinator, and a fetch changes
+nothing.  After a failed append the coordinator would load the shard again."""
 _HEAD = struct.Struct(">ihhi")
 _ID = struct.Struct(">i")
 _ID_MASK = (1 << 31) - 1
@@ -192,9 +196,11 @@ class Peer(asyncio.BufferedProtocol):
         copied.
 
         A call right after a standstill fails with PeerBusy: it may be a client's, and the client is given up first.
+        Calls of ``_FENCED`` are sent all the same.
         """
         standstill = self._standstill
-        if standstill is not None and standstill.now() > standstill.deadline and standstill.is_unnoticed:
+        is_late = standstill is not None and standstill.now() > standstill.deadline and standstill.is_unnoticed
+        if is_late and api_key not in _FENCED:
             why = f"{self.incarnation}: this process has just stood still"
             return self._refused(PeerBusy(why, was_sent=False, evidence=Evidence.NONE))
         if self.is_up:

@@ -164,6 +164,9 @@ class InternalEndpoint:
     def is_pipelined(self, frame: memoryview) -> bool:
         return True
 
+    def is_unanswered(self, frame: memoryview) -> bool:
+        return False
+
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         key, version, correlation_id = _FIXED.unpack_from(frame)
         caller = self._callers.get(client)

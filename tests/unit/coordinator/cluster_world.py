@@ -297,6 +297,9 @@ class _Fetches:
     def is_pipelined(self, frame: memoryview) -> bool:
         return True
 
+    def is_unanswered(self, frame: memoryview) -> bool:
+        return False
+
     async def __call__(self, frame: memoryview, client: Client) -> Response:
         header = parse_header(frame)
         asked = parse_fetch(frame[header.body_start :], header.api_version)

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from bmq.coordinator.shard.freshness import FRESH_S
+from bmq.coordinator.shard.freshness import FRESH_S, Freshness
+from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
 from tests.harness.waiting import until
@@ -135,3 +136,23 @@ async def test_a_remote_log_is_confirmed_by_its_broker() -> None:
         assert await left.fetch(group) == (ErrorCode.NOT_COORDINATOR, -1)
         assert await right.heartbeat(group, member, generation) == 0
         assert await right.fetch(group) == (0, 2)
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_bug_in_a_confirmation_fails_the_requests_that_wait_for_it(again: bool) -> None:
+    """Fail both requests, and let the next one ask the log again."""
+
+    async def confirm() -> None:
+        await asyncio.sleep(1)
+        if bugs:
+            raise bugs.pop()
+
+    bugs = [ValueError("a bug")]
+    freshness = Freshness(LoopClock(), confirm)
+    freshness.doubt()
+    ask = freshness.prove_again if again else freshness.renew
+    async with asyncio.timeout(10):
+        outcomes = await asyncio.gather(ask(), ask(), return_exceptions=True)
+        assert [type(each) for each in outcomes] == [ValueError] * 2
+        await ask()
+    freshness.close()

@@ -10,10 +10,18 @@ from typing import Any, cast
 import pytest
 
 from bmq.coordinator.shard.remote_log import RemoteShardLog, RoutedShardLogs
+from bmq.core.aio.standstill import DOUBT_S, Standstill
+from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer
-from bmq.core.rpc.messages.broker import ShardOpenResponse
+from bmq.core.rpc.messages.broker import (
+    ShardAppendRequest,
+    ShardAppendResponse,
+    ShardConfirmRequest,
+    ShardConfirmResponse,
+    ShardOpenResponse,
+)
 from bmq.core.rpc.peers import Peer
 from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.roles.local_shard_log import LocalShardLog
@@ -27,6 +35,7 @@ from tests.unit.coordinator.cluster_world import (
     join_alone,
 )
 from tests.unit.coordinator.fakes import MemoryLogs
+from tests.unit.core.rpc import world as processes
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +118,29 @@ async def test_a_response_that_cannot_be_decoded_is_a_lost_owner(question: str) 
         await asked[question]()
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert log.log_start == 0
+
+
+@pytest.mark.parametrize("question", ["append", "confirm"])
+async def test_a_standstill_that_nobody_has_noticed_yet_does_not_end_the_handle(question: str) -> None:
+    """The first call after it may be the log's.  A shard without its log is loaded again: its groups would wait."""
+    async with processes.World() as world:
+        flushed = ShardAppendResponse(ErrorCode.NONE, "", 10, 0, 11)
+        world.endpoint.register(ShardAppendRequest, lambda *_: flushed.encode())
+        world.endpoint.register(ShardConfirmRequest, lambda *_: ShardConfirmResponse(ErrorCode.NONE, "").encode())
+        standstill = Standstill(LoopClock())
+        standstill.start()
+        world.peers._standstill = standstill
+        opened = ShardOpenResponse(ErrorCode.NONE, "", epoch=1, log_start=0, high_watermark=10, max_batch_bytes=1000)
+        peer = await processes.up(world)
+        log = RemoteShardLog(peer, PartitionKey(uuid.UUID(int=1), 0), 1, opened, lambda: None)
+        loop: Any = asyncio.get_running_loop()
+        loop.clock.now += 1.1 * DOUBT_S
+        if question == "append":
+            assert await log.append(bytearray(b"batch")) == 10
+        else:
+            await log.confirm()
+        assert log.is_open
+        standstill.stop()
 
 
 async def test_a_log_is_opened_in_this_process_when_its_partition_is_here() -> None:

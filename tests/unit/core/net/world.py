@@ -15,11 +15,13 @@ from tests.harness.audit import HeldAudit
 
 _HEADER = struct.Struct(">hhi")
 PRODUCE, OTHER = 0, 18
+NO_ACKS = 7
+"""The version of requests that ``Script`` takes for unanswered."""
 
 
-def frame(number: int, *, key: int = OTHER, size: int = 8) -> bytes:
+def frame(number: int, *, key: int = OTHER, size: int = 8, version: int = 0) -> bytes:
     """Return a request of ``size`` bytes, with its size in front."""
-    return struct.pack(">i", size) + _HEADER.pack(key, 0, number) + bytes(size - 8)
+    return struct.pack(">i", size) + _HEADER.pack(key, version, number) + bytes(size - 8)
 
 
 def reply(number: int, size: int = 4) -> Response:
@@ -49,6 +51,9 @@ class Script:
 
     def is_pipelined(self, frame: memoryview) -> bool:
         return frame[0] == frame[1] == 0
+
+    def is_unanswered(self, frame: memoryview) -> bool:
+        return bool(_HEADER.unpack_from(frame)[1] == NO_ACKS)
 
     def later(self, *numbers: int) -> None:
         for number in numbers:

@@ -51,6 +51,9 @@ class Echo:
     def is_pipelined(self, frame: memoryview) -> bool:
         return True
 
+    def is_unanswered(self, frame: memoryview) -> bool:
+        return False
+
 
 class Loopback:
     def __init__(self) -> None:

@@ -283,6 +283,9 @@ class Kafka:
     def is_pipelined(self, frame: memoryview) -> bool:
         raise AssertionError("all are, between processes")
 
+    def is_unanswered(self, frame: memoryview) -> bool:
+        return False
+
 
 def echo(method: str, size: int = 0) -> Sequence[Buffer]:
     return EchoRequest(method, bytes(size)).encode()

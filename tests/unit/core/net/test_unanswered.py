@@ -1,0 +1,178 @@
+"""Requests without a response (acks=0): their client sends, flushes and closes, and counts them as done."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from bmq.core.aio.standstill import DOUBT_S
+from bmq.core.net.client_connection import BEGUN_A_TURN
+from bmq.core.net.internal_connection import UnorderedConnection
+from bmq.core.net.request import NO_RESPONSE, CloseConnection
+from tests.harness.certificates import Certificates
+from tests.harness.waiting import until
+from tests.unit.core.net.test_departures import opened, sockets
+from tests.unit.core.net.world import NO_ACKS, PRODUCE, Peer, World, frame, turn
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+def unanswered(number: int) -> bytes:
+    return frame(number, key=PRODUCE, version=NO_ACKS)
+
+
+def burst(world: World, count: int) -> bytes:
+    """Return so many requests without a response."""
+    for number in range(count):
+        world.script.answers[number] = NO_RESPONSE
+    return b"".join(unanswered(number) for number in range(count))
+
+
+async def left(peer: Peer) -> bool:
+    """Bring the end of the client's half; return whether the connection stays."""
+    stays = peer.connection.eof_received()
+    await turn()
+    return bool(stays)
+
+
+@sockets
+@pytest.mark.slow
+@pytest.mark.parametrize("is_secure", [False, True])
+@pytest.mark.parametrize("how", ["close", "half"])
+@pytest.mark.parametrize("count", [1, 3 * BEGUN_A_TURN, 30 * BEGUN_A_TURN])
+async def test_all_that_came_before_the_end_is_served(
+    made: Certificates, is_secure: bool, how: str, count: int
+) -> None:
+    async with opened(made if is_secure else None) as port:
+        client = await port.client()
+        client.sendall(burst(port, count))
+        if how == "half":
+            socket.socket.shutdown(client, socket.SHUT_WR)
+        else:
+            client.close()
+        await until(lambda: not port.listener.connections)
+        assert port.script.begun == list(range(count))
+        client.close()
+
+
+@sockets
+@pytest.mark.slow
+@pytest.mark.parametrize("is_secure", [False, True])
+async def test_a_standstill_takes_back_only_what_has_a_response(made: Certificates, is_secure: bool) -> None:
+    async with opened(made if is_secure else None) as port:
+        client = await port.client()
+        client.sendall(frame(1_000) + burst(port, 300) + frame(1_001))
+        client.close()
+        port.wait_for_end()
+        port.stand_still(1.5 * DOUBT_S)
+        await until(lambda: not port.listener.connections)
+        assert port.script.begun == list(range(300))
+        assert port.closed == [1]
+
+
+async def test_the_connection_stays_until_the_last_of_them_is_done() -> None:
+    """A produce that waits for its partition is not given up, and keeps its bytes in the budget."""
+    world = World()
+    world.script.later(1)
+    world.script.pending(2)
+    peer = world.peer()
+    peer.send(unanswered(1) + unanswered(2))
+    assert await left(peer)
+    assert world.metrics.request_bytes_held > 0
+    for number in (2, 1):
+        assert not peer.is_gone
+        world.script.respond(number)
+        await turn()
+        await turn()
+    assert peer.is_gone
+    assert peer.answers() == []
+    assert sorted(world.script.released) == [1, 2]
+    assert world.metrics.request_bytes_held == 0
+    assert not world.listener.connections
+
+
+async def test_requests_with_a_response_are_dropped_beside_them() -> None:
+    world = World()
+    world.script.later(1, 3)
+    world.script.pending(2)
+    peer = world.peer()
+    peer.send(frame(1) + frame(2, key=PRODUCE) + unanswered(3) + frame(4) + unanswered(5))
+    assert world.script.begun == [1, 2, 3]
+    assert await left(peer)
+    assert world.script.answers[1].cancelled()
+    assert world.script.answers[2].is_over
+    assert not world.script.answers[3].cancelled()
+    assert world.script.begun == [1, 2, 3, 5]
+    world.script.respond(3)
+    await turn()
+    await turn()
+    assert peer.is_gone
+    assert peer.answers() == []
+    assert world.metrics.request_bytes_held == 0
+
+
+async def test_requests_over_a_quota_wait_and_are_served_after_the_end() -> None:
+    world = World()
+    peer = world.peer()
+    peer.connection.mute(10)
+    peer.send(burst(world, 3))
+    assert await left(peer)
+    assert world.script.begun == []
+    peer.connection.unmute()
+    await turn()
+    await turn()
+    await turn()
+    assert world.script.begun == [0, 1, 2]
+    assert peer.is_gone
+
+
+async def test_a_client_that_reads_no_responses_is_served_after_its_end() -> None:
+    world = World()
+    peer = world.peer(room=0)
+    large = 64 << 10  # written at once
+    world.script.answers[1] = world.script.reply(1, large)
+    peer.send(frame(1) + burst(world, 1) + frame(2))
+    assert world.script.begun == [1]
+    assert await left(peer)
+    assert world.script.begun == [1, 0]
+    assert peer.is_gone
+    assert peer.is_aborted
+
+
+async def test_a_failure_ends_the_connection_with_those_behind_it() -> None:
+    """Close the connection, as Kafka does: the client looks up the leader again."""
+    world = World()
+    world.script.later(1)
+    peer = world.peer()
+    peer.send(unanswered(1))
+    assert await left(peer)
+    world.script.answers[1].set_exception(CloseConnection("a produce with acks=0 failed"))
+    await turn()
+    assert peer.is_gone
+    assert world.metrics.request_bytes_held == 0
+
+
+async def test_a_reset_ends_them() -> None:
+    world = World()
+    world.script.later(1)
+    peer = world.peer()
+    peer.send(unanswered(1))
+    assert await left(peer)
+    peer.leave()
+    await turn()
+    assert world.script.answers[1].cancelled()
+    assert world.metrics.request_bytes_held == 0
+
+
+async def test_another_process_has_none_of_them() -> None:
+    world = World()
+    world.script.later(1)
+    peer = world.peer(kind=UnorderedConnection)
+    peer.send(unanswered(1))
+    assert not await left(peer)
+    assert peer.is_gone
+    assert world.script.answers[1].cancelled()
