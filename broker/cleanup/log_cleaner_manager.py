@@ -182,7 +182,7 @@ class LogCleanerManager(Generic[L]):
         self.look_now(state, now_ms + self._clean_ms)
 
     def reconfigured(self, state: L, now_ms: int) -> None:
-        """Look at a log whose settings have changed: they may be the remedy, so the pause of a failed round is over."""
+        """End the pause of a failed round, and look at the log: the change of its settings may be the remedy."""
         state.failed_rounds = state.paused_until = 0
         self.look_now(state, now_ms)
 

@@ -299,8 +299,7 @@ def _may_be_open(state: RetentionState, listed: ListedSegment) -> bool:
 def largest_timestamp(index: Checkpoint, modified_ms: int) -> int:
     """Return Kafka's ``largestTimestamp`` of a segment with this index; ``modified_ms``: the time of its file.
 
-    The file's time stands for records without timestamps.  A cleaned file has the time of its cleaning, but its records
-    are as old as its last source.
+    The file's time stands for records without timestamps.  For a cleaned file, it is the time of the last source.
     """
     if index.max_timestamp >= 0:
         return index.max_timestamp

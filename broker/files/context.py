@@ -37,7 +37,7 @@ class FileContext:
     """Bounds the partitions that seal their own broken segments at once."""
     deferred_indexes: DeferredIndexes
     index_turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    """By the path of a draft: the lock of those who write an index (``SegmentFiles.idx_turn``)."""
+    """Locks of the writers of an index, by the path of the draft (``SegmentFiles.idx_turn``)."""
     report: Report
     """Reports what an operator should know, and bugs; never called per request."""
 

@@ -172,7 +172,7 @@ class SegmentFiles:
         return False
 
     def idx_turn(self, name: SegmentName) -> asyncio.Lock:
-        """Return the lock of those in this process who draft and publish the segment's index: the draft has one path.
+        """Return the lock of this process's writers of the segment's index: all drafts of the index have one path.
 
         A process may own a partition again before it has written the index that its former ownership deferred.
         """
@@ -200,8 +200,8 @@ class SegmentFiles:
         An index that is damaged, or ends earlier, gives place. An owner whose segment broke indexes the acknowledged
         batches. If it dies before it registers the next segment, its successor keeps whole batches behind them.
 
-        The caller has the ``idx_turn``. Raises StorageError. A draft that is gone is no sign that the segment is: a
-        sweep, or a person, has deleted it.
+        The caller has the ``idx_turn``. Raises StorageError: StorageUnavailable if the draft is gone, and not
+        NoSuchFile, since the segment is still there.
         """
         fs, draft, final = self._context.fs, self._draft(name), self.path.idx(name)
         try:

@@ -8,9 +8,9 @@ newest sound one of these, by the batches behind it:
 | ------------------------------------------ | ---------------------------------------------------- |
 | an older checkpoint of a journal           | its end offset                                       |
 | the index of an older segment              | its end offset                                       |
-| the index of a file that was merged into   | its end offset, if the segment ends there; else the  |
-| one, and that is left without its file     | index is of no use, as a former owner's that came    |
-|                                            | late into the range of a cleaned segment             |
+| the index that is left of a file that was  | its end offset, if the segment ends there; the late  |
+| merged into a segment                      | index of a former owner may end elsewhere, and is no |
+|                                            | source                                               |
 | the first segment that is left             | its base: what began before it has no record to show |
 
 Where batches are missing on the way, each producer's sequence is forgotten, as that of any unknown producer. A
@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.core.errors import FormatError
+from bmq.core.model import SegmentName
 from bmq.core.records.batch import Batch
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.damage_reader import DamagedPart, walk_batches
@@ -80,9 +81,9 @@ async def producers_before(
 async def _since_last_index(
     fs: FileSystem, path: PartitionPath, start: int, end: int, useless: Collection[SegmentName]
 ) -> list[ListedSegment]:
-    """Return the segments of [start, end) from the newest index on that is not useless; all if there is none.
+    """Return the segments of [start, end) from the newest index on, without ``useless`` indexes; all if none is left.
 
-    An index without a file counts if the file may have been merged into the segment that is live there.
+    An index without a file counts if its name is later than the live segment: a merge appended its file.
     """
     found: list[ListedSegment] = []
     live = (-1, -1, -1)

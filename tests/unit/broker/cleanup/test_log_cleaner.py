@@ -508,7 +508,7 @@ async def test_damage_in_a_log_ends_its_round_also_beside_a_swap_of_another_log(
 
 
 async def test_a_cleaning_makes_records_without_a_time_no_younger() -> None:
-    """Let compact,delete expire them by the time of the last source's file, as Kafka does, however often it is cleaned."""
+    """Let compact,delete expire them by the time of the last source's file, as Kafka does."""
     world = World()
     owner = await world.owner("a", replace(COMPACT, retention_ms=HOUR_MS), BRISK)
     for number in range(20):
@@ -517,7 +517,7 @@ async def test_a_cleaning_makes_records_without_a_time_no_younger() -> None:
     await asyncio.sleep(HOUR_MS / 2000)
     allow(owner)
     await owner.rounds()
-    first = [one.name async for one in walk(world.reading, PATH) if one.is_live][0]
+    first = await anext(one.name async for one in walk(world.reading, PATH) if one.is_live)
     index = decode_idx(await world.reading.read(PATH.idx(first), 0, 1 << 20))
     assert (first.cleaning, index.max_timestamp, owner.log_start) == (1, -1, 0)
     await owner.round(HOUR_MS / 2000 - 60)

@@ -289,7 +289,7 @@ async def test_a_full_disk_fails_a_round_which_is_counted_and_tried_again(monkey
 
 
 async def test_a_change_of_the_settings_ends_the_pause_after_failed_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be the remedy, and whoever makes it looks for the result."""
+    """Let an operator see at once whether the change was the remedy."""
     world = World()
     owner = await compacted(world)
     last = await update(owner, 20)

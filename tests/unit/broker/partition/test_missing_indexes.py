@@ -398,7 +398,7 @@ async def test_the_work_goes_on_when_storage_is_back() -> None:
 
 
 async def test_a_replica_that_cannot_be_read_after_an_outage_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its datanode comes back later than the NameNode. The rounds of the outage have found no damage."""
+    """Wait for a datanode that comes back later than the NameNode: the rounds of the outage have found no damage."""
     row = Row(1)
     await row.write()
     row.storage.faults = Faults(unavailable=1.0)
