@@ -93,7 +93,9 @@ def decode_idx_steps(data: bytes, *, with_producers: bool = True) -> Steps[Check
         raise FormatError(f"index of cleaning {cleaning} with {facts}")
     checkpoint = yield from decode_steps(body[_CLEANED.size :], with_producers=with_producers)
     segment = checkpoint.segment._replace(cleaning=cleaning)
-    return replace(checkpoint, segment=segment, cleaned=Cleaned(*facts, modified_ms=_modified_ms(data[16 + length :])))
+    return replace(
+        checkpoint, segment=segment, cleaned=replace(Cleaned(*facts), modified_ms=_modified_ms(data[16 + length :]))
+    )
 
 
 def _modified_ms(trailer: bytes) -> int:
