@@ -95,8 +95,9 @@ class Cleaned:
     ``clean_to``: no record of the segment has a later record with its key below this offset, which may lie behind the
     segment's end.  ``horizon``: the earliest delete horizon of a batch (milliseconds), -1 for none.  ``bytes_before``,
     ``bytes_after``: lengths of the sources, and of this segment when it was cleaned.  ``tombstones``, ``markers``:
-    numbers of records without a value, and of control batches, that are left.  Fields are -1 if they are not known, as
-    after a repair.
+    numbers of records without a value, and of control batches, that are left.  ``modified_ms``: the time of the last
+    source's file, if no record here has a timestamp: the cleaning makes no record younger.  Fields are -1 if they are
+    not known, as after a repair.
     """
 
     clean_to: int = -1
@@ -105,6 +106,7 @@ class Cleaned:
     bytes_after: int = -1
     tombstones: int = -1
     markers: int = -1
+    modified_ms: int = -1
 
 
 UNKNOWN_CLEANED = Cleaned()

@@ -14,6 +14,8 @@ A cleaned segment's index is of format 2, which adds fields (``storage.checkpoin
     body            cleaning u32, clean up to i64, earliest delete horizon i64, bytes before i64, bytes after i64,
                     tombstones i64, markers i64, then the checkpoint as in format 1
     crc       u32   CRC-32C of the body
+    trailer         only if the last source's time is known: modified i64 (milliseconds), CRC-32C of it u32; earlier
+                    versions, which read up to the body's CRC, pass it over
 
 An index covers the first ``position`` bytes of its ``.log``.  It stays valid for a log that ``concat`` made longer: the
 rest is scanned until the index is written again.
@@ -40,6 +42,7 @@ from bmq.storage.filesystem import FileSystem
 IDX_MAGIC = b"BMQIDX1\n"
 CLEANED_IDX_MAGIC = b"BMQIDX2\n"
 _CLEANED = struct.Struct(">Iqqqqqq")
+_MODIFIED = struct.Struct(">q")
 _LENGTH = struct.Struct(">I")
 IDX_OVERHEAD = len(IDX_MAGIC) + 2 * _LENGTH.size
 """The bytes of an ``.idx`` file around its checkpoint."""
@@ -53,11 +56,14 @@ def encode_idx(checkpoint: Checkpoint) -> bytes:
 def encode_idx_steps(checkpoint: Checkpoint) -> Steps[bytes]:
     """Do the same as ``encode_idx``, with a pause after each ``PRODUCERS_A_STEP`` producers."""
     body = yield from encode_steps(checkpoint)
-    magic = IDX_MAGIC
+    magic, trailer = IDX_MAGIC, b""
     if checkpoint.segment.cleaning:
-        facts = checkpoint.cleaned or UNKNOWN_CLEANED
-        magic, body = CLEANED_IDX_MAGIC, _CLEANED.pack(checkpoint.segment.cleaning, *astuple(facts)) + body
-    return magic + _LENGTH.pack(len(body)) + body + _LENGTH.pack(crc32c(body))
+        *facts, modified_ms = astuple(checkpoint.cleaned or UNKNOWN_CLEANED)
+        magic, body = CLEANED_IDX_MAGIC, _CLEANED.pack(checkpoint.segment.cleaning, *facts) + body
+        if modified_ms >= 0:
+            trailer = _MODIFIED.pack(modified_ms)
+            trailer += _LENGTH.pack(crc32c(trailer))
+    return magic + _LENGTH.pack(len(body)) + body + _LENGTH.pack(crc32c(body)) + trailer
 
 
 def decode_idx(data: bytes) -> Checkpoint:
@@ -87,7 +93,21 @@ def decode_idx_steps(data: bytes, *, with_producers: bool = True) -> Steps[Check
         raise FormatError(f"index of cleaning {cleaning} with {facts}")
     checkpoint = yield from decode_steps(body[_CLEANED.size :], with_producers=with_producers)
     segment = checkpoint.segment._replace(cleaning=cleaning)
-    return replace(checkpoint, segment=segment, cleaned=Cleaned(*facts))
+    return replace(
+        checkpoint, segment=segment, cleaned=replace(Cleaned(*facts), modified_ms=_modified_ms(data[16 + length :]))
+    )
+
+
+def _modified_ms(trailer: bytes) -> int:
+    """Return the time in the trailer of a cleaned segment's index, -1 without a trailer.  Raises FormatError."""
+    if not trailer:
+        return -1
+    if len(trailer) < _MODIFIED.size + _LENGTH.size:
+        raise FormatError(f"index ends early: {len(trailer)} bytes of a trailer")
+    (modified_ms,) = _MODIFIED.unpack_from(trailer)
+    if crc32c(trailer[: _MODIFIED.size]) != _LENGTH.unpack_from(trailer, _MODIFIED.size)[0] or modified_ms < 0:
+        raise FormatError("the CRC of the index's trailer does not match")
+    return int(modified_ms)
 
 
 class Tail(Enum):

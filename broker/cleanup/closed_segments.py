@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bmq.broker.cleanup.cleaning_status import LastCleaning
-from bmq.broker.cleanup.retention import read_idx
+from bmq.broker.cleanup.retention import largest_timestamp, read_idx
 from bmq.broker.cleanup.segment_swap import HiddenNames
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.model import SegmentName
@@ -68,7 +68,7 @@ class ClosedSegment:
             base=self.name.base,
             end_offset=index.end_offset,
             bytes=index.position,
-            max_timestamp=index.max_timestamp if index.max_timestamp >= 0 else self.file.modified_ms,
+            max_timestamp=largest_timestamp(index, self.file.modified_ms),
             first_timestamp=self.first_timestamp,
             cleaned_up_to=-1 if cleaned is None else cleaned.clean_to,
             earliest_horizon=-1 if cleaned is None else cleaned.horizon,

@@ -256,7 +256,7 @@ class Janitor:
             if machine.config is not care.config:
                 care.config = machine.config
                 self._schedule_retention(care, now_ms)
-                self.cleaning.look_now(care, now_ms)
+                self.cleaning.reconfigured(care, now_ms)
             is_due = care.is_closed or machine.has_indexed_names
             if is_due and care.config.cleaning.is_compacted and machine.has_old_names:
                 care.driver.drop_old_names()  # nothing is cleaned behind a name; a quiet log's record may never change

@@ -307,10 +307,14 @@ class LogCleaner:
                 except BaseException:
                     writer.abort()
                     raise
-            index = await run_in_steps(
-                encode_idx_steps(writer.index([one.name for one in segments], [one.index for one in segments], facts))
+            index = writer.index(
+                [one.name for one in segments],
+                [one.index for one in segments],
+                facts,
+                modified_ms=segments[-1].file.modified_ms,
             )
-            await write_once(self._fs, swap.draft_index, index, CreateOptions(block_bytes=1 << 20, access=access))
+            data = await run_in_steps(encode_idx_steps(index))
+            await write_once(self._fs, swap.draft_index, data, CreateOptions(block_bytes=1 << 20, access=access))
             await self._check_unchanged(state, segments)
         except BaseException:
             await self._drop(swap.draft, swap.draft_index)

@@ -181,6 +181,11 @@ class LogCleanerManager(Generic[L]):
         """Schedule a look at a log after ``clean_ms``, if it is compacted."""
         self.look_now(state, now_ms + self._clean_ms)
 
+    def reconfigured(self, state: L, now_ms: int) -> None:
+        """End the pause of a failed round, and look at the log: the change of its settings may be the remedy."""
+        state.failed_rounds = state.paused_until = 0
+        self.look_now(state, now_ms)
+
     def notice(self, state: L, now_ms: int) -> None:
         """Look at a log again if the transaction that held it up has ended."""
         if 0 <= state.waits_for <= state.driver.machine.last_stable_offset:
@@ -314,7 +319,8 @@ class LogCleanerManager(Generic[L]):
             self._queue.failures += 1
             text = "bug: a round of compaction of a partition failed, trying again in an hour"
             _log.error(text, extra=fields(**state.driver.path.log_fields, error=repr(error)))
-            self.look_now(state, self._context.now_ms() + HOUR_MS)
+            state.paused_until = self._context.now_ms() + HOUR_MS
+            self.look_now(state, state.paused_until)
             raise
 
     async def _clean_once(self, state: L, wall_ms: int) -> None:

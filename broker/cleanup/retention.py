@@ -229,10 +229,11 @@ class Retention(Generic[L]):
         """
         path = state.driver.path.idx(listed.name)
         checkpoint = await read_idx(self._fs, path, self._failed) if listed.has_idx else None
-        if checkpoint is None or checkpoint.max_timestamp < 0:
+        if checkpoint is None:
             return listed.modified_ms
+        timestamp = largest_timestamp(checkpoint, listed.modified_ms)
         is_whole = checkpoint.position >= listed.length
-        return checkpoint.max_timestamp if is_whole else max(checkpoint.max_timestamp, listed.modified_ms)
+        return timestamp if is_whole else max(timestamp, listed.modified_ms)
 
     async def _count(self, state: RetentionState) -> int:
         """Return the bytes from the log start on, with the segment being written.
@@ -293,6 +294,17 @@ class Retention(Generic[L]):
 
 def _may_be_open(state: RetentionState, listed: ListedSegment) -> bool:
     return not listed.has_idx and listed.name in state.driver.machine.open_names
+
+
+def largest_timestamp(index: Checkpoint, modified_ms: int) -> int:
+    """Return Kafka's ``largestTimestamp`` of a segment with this index; ``modified_ms``: the time of its file.
+
+    The file's time stands for records without timestamps.  For a cleaned file, it is the time of the last source.
+    """
+    if index.max_timestamp >= 0:
+        return index.max_timestamp
+    cleaned = index.cleaned
+    return cleaned.modified_ms if cleaned is not None and cleaned.modified_ms >= 0 else modified_ms
 
 
 async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception], None]) -> Checkpoint | None:

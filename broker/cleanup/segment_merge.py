@@ -237,6 +237,7 @@ def plan_merges(
     Neighbours are merged while each holds at most half of ``bytes_max`` and all together at most ``bytes_max``.  All
     have the same epoch.  A superseded name between them ends the group: it was registered there, and the merged file
     would end at its base.  A file of larger blocks is not appended to one of smaller blocks: HDFS refuses that.
+    An index without a log at the base of a live segment was never part of the segment before.
 
     A cleaned file is never merged.  The merged file would have the order of its first part, perhaps below the order of
     a source of the cleaned file.  A source that is left would be live again.
@@ -264,7 +265,7 @@ def plan_merges(
             if is_small:
                 group.append(one)
             continue
-        if not one.has_log and head is not None:
+        if not one.has_log and head is not None and (head.end is None or one.name.base < head.end):
             strays.append(one.name)
             if group and group[-1] is head:
                 group.pop()  # its index is behind its file

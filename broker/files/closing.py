@@ -86,13 +86,14 @@ class Closing:
             await self._files.close(entry)
             self.left[entry.name] = (checkpoint.position, index)
             return
-        drafting = asyncio.create_task(self._segments.draft_idx(entry.name, checkpoint))
-        try:
-            await self._files.close(entry)
-            await drafting
-        finally:  # if the file did not close, its seal writes the index again: no draft may still be running then
-            await cancel_and_wait(drafting)
-        await self._segments.publish_idx(entry.name)
+        async with self._segments.idx_turn(entry.name):
+            drafting = asyncio.create_task(self._segments.draft_idx(entry.name, checkpoint))
+            try:
+                await self._files.close(entry)
+                await drafting
+            finally:  # if the file did not close, its seal writes the index again: no draft may still be running then
+                await cancel_and_wait(drafting)
+            await self._segments.publish_idx(entry.name)
 
     def _index_to_leave(self, checkpoint: Checkpoint) -> bytes:
         """Return the encoded index if it goes into the release note.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from bmq.broker.config import BrokerConfig
 from bmq.broker.files.block_ceiling import BlockCeiling
@@ -35,6 +36,8 @@ class FileContext:
     seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
     """Bounds the partitions that seal their own broken segments at once."""
     deferred_indexes: DeferredIndexes
+    index_turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """Locks of the writers of an index, by the path of the draft (``SegmentFiles.idx_turn``)."""
     report: Report
     """Reports what an operator should know, and bugs; never called per request."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from bmq.broker import events as ev
 from bmq.broker.files.chunk_sizes import FIRST_FLUSH_BYTES_MAX, chunk_for
 from bmq.broker.files.context import FileContext
@@ -147,8 +149,9 @@ class SegmentFiles:
 
     async def write_encoded_idx(self, name: SegmentName, data: bytes) -> None:
         """Write the bytes that ``encode_idx`` returned as the segment's index, as ``write_idx`` does."""
-        await self._draft_idx(name, data)
-        await self.publish_idx(name)
+        async with self.idx_turn(name):
+            await self._draft_idx(name, data)
+            await self.publish_idx(name)
 
     async def lacks_idx(self, name: SegmentName, length: int) -> bool:
         """Return whether the closed segment is still ``length`` bytes long and has no index.
@@ -168,8 +171,15 @@ class SegmentFiles:
             return True
         return False
 
+    def idx_turn(self, name: SegmentName) -> asyncio.Lock:
+        """Return the lock of this process's writers of the segment's index: all drafts of the index have one path.
+
+        A process may own a partition again before it has written the index that its former ownership deferred.
+        """
+        return self._context.index_turns.setdefault(self._draft(name), asyncio.Lock())
+
     async def draft_idx(self, name: SegmentName, checkpoint: Checkpoint) -> None:
-        """Write the index under a name that no reader looks for.
+        """Write the index under a name that no reader looks for; the caller has the ``idx_turn``.
 
         So this may begin while the segment is being closed.
         """
@@ -189,15 +199,21 @@ class SegmentFiles:
 
         An index that is damaged, or ends earlier, gives place. An owner whose segment broke indexes the acknowledged
         batches. If it dies before it registers the next segment, its successor keeps whole batches behind them.
+
+        The caller has the ``idx_turn``. Raises StorageError: StorageUnavailable if the draft is gone, and not
+        NoSuchFile, since the segment is still there.
         """
         fs, draft, final = self._context.fs, self._draft(name), self.path.idx(name)
         try:
-            await fs.rename(draft, final)
-        except AlreadyExists:
-            if await self._idx_end(final) < await self._idx_end(draft):
-                await fs.replace(draft, final)
-            else:
-                await fs.delete(draft)
+            try:
+                await fs.rename(draft, final)
+            except AlreadyExists:
+                if await self._idx_end(final) < await self._idx_end(draft):
+                    await fs.replace(draft, final)
+                else:
+                    await fs.delete(draft)
+        except NoSuchFile as error:
+            raise StorageUnavailable(f"the draft of an index is gone: {error}") from error
 
     async def idx_end(self, name: SegmentName) -> int:
         """Return the end offset of the segment's index, -1 if it is missing or damaged. Raises StorageError."""

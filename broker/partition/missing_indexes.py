@@ -10,13 +10,14 @@
 | has a damaged index, or one that ends too early | takes the other index's place                                   |
 
 While storage does not take an index, the work goes on, with longer and longer pauses. Without the index, readers of
-committed records cannot read transactions of the segment, and compaction ends before the segment. The work ends if the
-segment is damaged, or if storage refuses the index for good.
+committed records cannot read transactions of the segment, and compaction ends before the segment. The work ends if
+``ATTEMPTS`` rounds have found the segment damaged, or storage has refused the index so often.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -38,7 +39,8 @@ from bmq.storage.recovery import RecoveredSegment, index_again, read_whole
 
 Work = Coroutine[Any, Any, None]
 ATTEMPTS = 3
-"""Attempts to write an index at once, and rounds after which it is given up, or its failure reported."""
+"""Attempts to write an index at once; rounds after which its failure is reported; and rounds that find damage after
+which it is given up. A replica that cannot be read may be sound: its datanode comes back after an outage."""
 PAUSES_MS = Backoff(LOOK_MS, 30 * LOOK_MS)
 """Pauses before the rounds. A round may read a whole segment again, so the later pauses are long."""
 
@@ -71,8 +73,8 @@ class MissingIndexes:
     """
 
     __slots__ = (
-        "_begin", "_context", "_due", "_ended", "_failed", "_index_interval_bytes", "_key", "_log_start", "_made",
-        "_recovered", "_rounds", "_segments", "_unread",
+        "_begin", "_context", "_damage", "_due", "_ended", "_failed", "_index_interval_bytes", "_key", "_log_start",
+        "_made", "_recovered", "_rounds", "_segments", "_unread",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +101,7 @@ class MissingIndexes:
         self._due: list[_Due] = []
         self._rounds = 0
         self._made: Checkpoint | None = None  # the last index made from a whole segment
+        self._damage = Counter[SegmentName]()  # rounds that found a segment damaged, or its index refused
         self._failed: tuple[int, Exception] | None = None  # end offset of the last segment that failed, and the error
 
     async def write(self) -> None:
@@ -149,8 +152,9 @@ class MissingIndexes:
         except NoSuchFile:
             pass  # deleted meanwhile
         except (StorageError, FormatError) as error:
-            is_given_up = rounds >= ATTEMPTS and isinstance(error, FormatError | CorruptData | Unsupported)
-            if rounds == ATTEMPTS:
+            self._damage[due.segment.name] += isinstance(error, FormatError | CorruptData | Unsupported)
+            is_given_up = self._damage[due.segment.name] >= ATTEMPTS
+            if rounds == ATTEMPTS or is_given_up:
                 text = "could not write the index of a segment; readers scan the segment"
                 path = self._segments.path
                 self._context.report(text, **path.log_fields, path=path.idx(due.segment.name), error=repr(error))

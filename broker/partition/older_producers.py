@@ -8,6 +8,9 @@ newest sound one of these, by the batches behind it:
 | ------------------------------------------ | ---------------------------------------------------- |
 | an older checkpoint of a journal           | its end offset                                       |
 | the index of an older segment              | its end offset                                       |
+| the index that is left of a file that was  | its end offset, if the segment ends there; the late  |
+| merged into a segment                      | index of a former owner may end elsewhere, and is no |
+|                                            | source                                               |
 | the first segment that is left             | its base: what began before it has no record to show |
 
 Where batches are missing on the way, each producer's sequence is forgotten, as that of any unknown producer. A
@@ -16,11 +19,13 @@ transaction that is open there stays open: its marker may be among the missing b
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import aclosing
 from typing import NamedTuple
 
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.core.errors import FormatError
+from bmq.core.model import SegmentName
 from bmq.core.records.batch import Batch
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.damage_reader import DamagedPart, walk_batches
@@ -47,14 +52,19 @@ async def producers_before(
     """
     table = ProducerTable(known.producers if known is not None else ())
     offset = known.end_offset if known is not None else None
-    position, limit = 0, end
-    segments: list[ListedSegment] = []
-    while found := await _since_last_index(fs, path, offset or 0, limit):
-        segments, limit = found + segments, found[0].name.base
-        index = await _index(fs, path, found[0])
-        if index is not None and (offset or 0) < index.end_offset <= end:
+    position = 0
+    useless: set[SegmentName] = set()
+    while segments := await _since_last_index(fs, path, offset or 0, end, useless):
+        first = segments[0]
+        if not first.has_idx or first.name in useless:
+            break
+        index = await _index(fs, path, first.name)
+        segment_end = next((one.name.base for one in segments[1:] if one.has_log), end)
+        is_whole = index is not None and (first.has_log or index.end_offset == segment_end)
+        if index is not None and is_whole and (offset or 0) < index.end_offset <= end:
             table, offset, position = ProducerTable(index.producers), index.end_offset, index.position
             break
+        useless.add(first.name)
     if offset is None:
         offset = segments[0].name.base if segments else end
     replay = _Replay(table, offset, wall_ms)
@@ -68,24 +78,31 @@ async def producers_before(
     return OlderProducers(table, replay.is_complete)
 
 
-async def _since_last_index(fs: FileSystem, path: PartitionPath, start: int, end: int) -> list[ListedSegment]:
-    """Return the segments of [start, end) from the newest with an index on; all if none has one."""
+async def _since_last_index(
+    fs: FileSystem, path: PartitionPath, start: int, end: int, useless: Collection[SegmentName]
+) -> list[ListedSegment]:
+    """Return the segments of [start, end) from the newest index on, without ``useless`` indexes; all if none is left.
+
+    An index without a file counts if its name is later than the live segment: a merge appended its file.
+    """
     found: list[ListedSegment] = []
+    live = (-1, -1, -1)
     async with aclosing(walk(fs, path)) as listing:
         async for listed in listing:
             if listed.name.base >= end:
                 break
-            counts = listed.is_live or not listed.has_log
+            if listed.is_live:
+                live = listed.name.order
+            counts = listed.is_live or (not listed.has_log and listed.name.order > live)
             if counts and (listed.end is None or listed.end > start):
-                found = [listed] if listed.has_idx else [*found, listed]
+                is_first = listed.has_idx and listed.name not in useless
+                found = [listed] if is_first else [*found, listed]
     return found
 
 
-async def _index(fs: FileSystem, path: PartitionPath, segment: ListedSegment) -> Checkpoint | None:
-    """Return the segment's index; None if it has none, or a damaged one."""
-    if not segment.has_idx:
-        return None
-    name = path.idx(segment.name)
+async def _index(fs: FileSystem, path: PartitionPath, segment: SegmentName) -> Checkpoint | None:
+    """Return the segment's index; None if it is gone or damaged."""
+    name = path.idx(segment)
     try:
         return decode_idx(await fs.read(name, 0, (await fs.status(name)).length))
     except (NoSuchFile, CorruptData, FormatError):

@@ -173,6 +173,7 @@ def checkpoint_fields(checkpoint: Checkpoint) -> dict[str, object]:
             "bytesAfter": cleaned.bytes_after,
             "tombstones": cleaned.tombstones,
             "markers": cleaned.markers,
+            "sourceModified": cleaned.modified_ms,
         }
     return fields
 

@@ -43,11 +43,15 @@ class SourceError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A closed segment with offsets [``name.base``, ``end_offset``).  ``length``: bytes of its file."""
+    """A closed segment with offsets [``name.base``, ``end_offset``).  ``length``: bytes of its file.
+
+    ``modified_ms``: the time of its file, in milliseconds.
+    """
 
     name: SegmentName
     length: int
     end_offset: int
+    modified_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +180,8 @@ class _Writing:
         try:
             facts = self._clean(writer, records, indexes)
             io.run(writer.close())
-            checkpoint = writer.index([source.name for source in group.sources], indexes, facts)
+            names, modified_ms = [source.name for source in group.sources], group.sources[-1].modified_ms
+            checkpoint = writer.index(names, indexes, facts, modified_ms=modified_ms)
             data = finish_steps(encode_idx_steps(checkpoint))
             options = CreateOptions(block_bytes=1 << 20, access=access)
             io.run(write_once(fs, self._draft_index, data, options))

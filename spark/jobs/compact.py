@@ -341,7 +341,9 @@ async def find_groups(fs: FileSystem, path: PartitionPath, plan: RoundPlan) -> l
         if listed.name.base >= plan.end:
             break
         if listed.is_live and listed.end is not None and listed.end > plan.start:
-            sources[listed.name.base] = SourceFile(name=listed.name, length=listed.length, end_offset=listed.end)
+            sources[listed.name.base] = SourceFile(
+                name=listed.name, length=listed.length, end_offset=listed.end, modified_ms=listed.modified_ms
+            )
     ends = [source.end_offset for source in sources.values()]
     if not ends or ends[-1] != plan.end:
         raise JobError(f"topic {path.topic}, partition {path.partition}: the log has changed; run the job again")

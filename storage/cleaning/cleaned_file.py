@@ -96,8 +96,17 @@ class CleanedFileWriter:
         """Leave the draft as it is."""
         self._appender.abort()
 
-    def index(self, names: Sequence[SegmentName], indexes: Sequence[Checkpoint], facts: CleanedFacts) -> Checkpoint:
-        """Return the index of the cleaned segment that replaces the sources of these names and indexes, in order."""
+    def index(
+        self, names: Sequence[SegmentName], indexes: Sequence[Checkpoint], facts: CleanedFacts, *, modified_ms: int
+    ) -> Checkpoint:
+        """Return the index of the cleaned segment that replaces the sources of these names and indexes, in order.
+
+        ``modified_ms``: the time of the last source's file.  It stands for records without timestamps, as in Kafka
+        (``Cleaner.cleanSegments``), but where the source was cleaned and its own index has an earlier time.
+        """
+        last = indexes[-1].cleaned
+        if last is not None and last.modified_ms >= 0:
+            modified_ms = last.modified_ms
         return replace(
             indexes[-1],
             segment=cleaned_name(names),
@@ -116,6 +125,7 @@ class CleanedFileWriter:
                 bytes_after=facts.bytes_after,
                 tombstones=facts.tombstones,
                 markers=facts.markers,
+                modified_ms=modified_ms if self._index.max_timestamp < 0 else -1,
             ),
         )
 

@@ -157,7 +157,23 @@ def test_an_index_of_a_cleaned_segment_is_laid_out_as_drawn_and_decoded_as_encod
 
 def test_the_facts_of_a_cleaned_segment_that_are_not_known_make_it_dirty() -> None:
     found = decode_idx(encode_idx(replace(cleaned_checkpoint(), cleaned=None)))
-    assert found.cleaned == Cleaned(-1, -1, -1, -1, -1, -1)
+    assert found.cleaned == Cleaned()
+
+
+def test_the_time_of_records_without_timestamps_is_behind_all_that_earlier_versions_read() -> None:
+    dated = replace(cleaned_checkpoint(), cleaned=replace(CLEANED, modified_ms=1_600_000_000_123))
+    data, plain = encode_idx(dated), encode_idx(cleaned_checkpoint())
+    trailer = struct.pack(">q", 1_600_000_000_123)
+    assert data == plain + trailer + struct.pack(">I", crc32c(trailer))
+    assert decode_idx(data) == dated
+    for at in range(len(plain) + 1, len(data)):
+        with pytest.raises(FormatError, match="ends early"):
+            decode_idx(data[:at])
+    for bit in range(8 * 12):
+        damaged = bytearray(data)
+        damaged[len(plain) + bit // 8] ^= 1 << bit % 8
+        with pytest.raises(FormatError, match="trailer"):
+            decode_idx(bytes(damaged))
 
 
 def test_an_index_of_a_segment_that_was_never_cleaned_stays_as_it_was_byte_for_byte() -> None:

@@ -123,7 +123,14 @@ class CleaningJob:
         await write_once(
             self.fs,
             draft_index,
-            encode_idx(writer.index([one.name for one in segments], [one.index for one in segments], facts)),
+            encode_idx(
+                writer.index(
+                    [one.name for one in segments],
+                    [one.index for one in segments],
+                    facts,
+                    modified_ms=segments[-1].file.modified_ms,
+                )
+            ),
         )
         return DraftGroup(
             name=cleaned_name([one.name for one in segments]),

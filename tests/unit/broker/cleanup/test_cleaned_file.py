@@ -8,13 +8,17 @@ from dataclasses import replace
 import pytest
 
 from bmq.broker.cleanup import closed_segments
+from bmq.broker.cleanup.retention import largest_timestamp
 from bmq.core.aio.steps import finish_steps
 from bmq.core.file_access import NO_ACCESS
+from bmq.core.model import SegmentName
 from bmq.core.records.batch import Record, build_batch
+from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.cleaning.cleaned_file import MORE_ROOM, ROOM, CleanedFileWriter, DraftFull
+from bmq.storage.cleaning.round import CleanedFacts
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, allow, compacted, contents, update
-from tests.unit.broker.cleanup.upkeep import PATH, Owner, World
+from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
 
 MB = 1 << 20
 
@@ -159,3 +163,20 @@ async def test_a_round_ends_when_the_topic_is_not_compacted_any_more() -> None:
     assert (owner.janitor.cleaning.cleaner.rounds, owner.janitor.cleaning.swapper.swaps_done) == (0, 0)
     assert [name for name in await world.names(PATH.folder) if name.startswith(".clean")] == []
     assert (await contents(world, 0, 20))[0] == last
+
+
+@pytest.mark.parametrize("timestamp", [-1, 7])
+async def test_the_index_has_the_last_sources_time_if_no_record_has_one(timestamp: int) -> None:
+    """A source that was cleaned before is as old as its own last source."""
+    fs = MemoryFileSystem(MemoryStorage(), "writer")
+    facts = CleanedFacts(base=0, end_offset=1, cleaned_up_to=1)
+    writer = await new_writer(fs)
+    writer.put(bytes(build_batch([Record(key=b"k", value=b"v")], base_timestamp=timestamp)))
+    index = Checkpoint(key=KEY, segment=SegmentName(0, 1, 0), position=1, end_offset=1, log_start=0)
+    once = writer.index([index.segment], [index], facts, modified_ms=1_000)
+    twice = writer.index([once.segment], [once], facts, modified_ms=2_000)
+    times = [each.cleaned.modified_ms for each in (once, twice) if each.cleaned is not None]
+    assert times == ([1_000, 1_000] if timestamp < 0 else [-1, -1])
+    assert [largest_timestamp(each, 3_000) for each in (once, twice)] == ([1_000] * 2 if timestamp < 0 else [7] * 2)
+    assert largest_timestamp(index, 3_000) == 3_000
+    await writer.close()

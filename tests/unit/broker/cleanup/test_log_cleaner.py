@@ -31,6 +31,7 @@ from tests.unit.broker.cleanup.compacted_logs import (
     BRISK,
     COMPACT,
     KEYS,
+    allow,
     cleaned,
     compacted,
     contents,
@@ -40,7 +41,7 @@ from tests.unit.broker.cleanup.compacted_logs import (
     settled,
     update,
 )
-from tests.unit.broker.cleanup.upkeep import CLOCK, PATH, SECOND_PATH, World, life
+from tests.unit.broker.cleanup.upkeep import CLOCK, HOUR_MS, PATH, SECOND_PATH, World, life
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -504,6 +505,26 @@ async def test_damage_in_a_log_ends_its_round_also_beside_a_swap_of_another_log(
     gate.set()
     await asyncio.sleep(1)
     assert [await cleaned(world, one) for one in (PATH, SECOND_PATH)] == [1, 1]
+
+
+async def test_a_cleaning_makes_records_without_a_time_no_younger() -> None:
+    """Let compact,delete expire them by the time of the last source's file, as Kafka does."""
+    world = World()
+    owner = await world.owner("a", replace(COMPACT, retention_ms=HOUR_MS), BRISK)
+    for number in range(20):
+        data = build_batch([Record(key=b"k%d" % number, value=b"." * 100)], base_timestamp=-1)
+        await owner.driver.append(memoryview(data))
+    await asyncio.sleep(HOUR_MS / 2000)
+    allow(owner)
+    await owner.rounds()
+    first = await anext(one.name async for one in walk(world.reading, PATH) if one.is_live)
+    index = decode_idx(await world.reading.read(PATH.idx(first), 0, 1 << 20))
+    assert (first.cleaning, index.max_timestamp, owner.log_start) == (1, -1, 0)
+    await owner.round(HOUR_MS / 2000 - 60)
+    assert owner.log_start == 0
+    for _ in range(3):
+        await owner.round(60)
+    assert owner.log_start >= index.end_offset
 
 
 async def test_records_without_a_time_are_as_young_as_their_file() -> None:

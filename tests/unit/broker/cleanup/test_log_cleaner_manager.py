@@ -288,6 +288,27 @@ async def test_a_full_disk_fails_a_round_which_is_counted_and_tried_again(monkey
     assert (await contents(world, 0, 20))[0] == last
 
 
+async def test_a_change_of_the_settings_ends_the_pause_after_failed_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an operator see at once whether the change was the remedy."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+
+    async def refuse(*_: object) -> None:
+        raise OutOfSpace("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_cleaner, "write_once", refuse)
+        for _ in range(8):
+            await owner.round(BRISK.retry_ms * 64 / 1000)
+    (care,) = owner.janitor.queue.states.values()
+    assert care.paused_until - owner.broker.context.now_ms() > 16 * BRISK.retry_ms
+    owner.configure(index_interval_bytes=8_192)
+    await owner.round(1)
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+    assert (await contents(world, 0, 20))[0] == last
+
+
 async def test_an_error_of_the_program_fails_a_round_and_is_not_hidden(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +324,9 @@ async def test_an_error_of_the_program_fails_a_round_and_is_not_hidden(
     with monkeypatch.context() as patch:
         patch.setattr(CleaningRound, "next_walk", fail)
         await owner.rounds()
+        await update(owner, 4)  # its record changes, which is no reason to try again earlier
+        for _ in range(3):
+            await owner.round(2 * BRISK.clean_ms / 1000)
     assert [str(error) for error in seen] == ["int too large to convert"]
     totals = finish_steps(owner.janitor.cleaning.totals())
     assert (totals.uncleanable, totals.not_cleaned["failed"]) == (1, 1)

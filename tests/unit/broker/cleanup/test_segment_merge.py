@@ -241,6 +241,14 @@ def test_a_plan_repairs_the_index_of_a_head_whose_sources_have_gone() -> None:
     assert plan_merges([], bytes_max=100, sources_max=9, log_start=0) == ([], None)
 
 
+def test_an_index_without_a_log_at_the_base_of_a_live_segment_is_no_part_of_the_segment_before() -> None:
+    """A former owner wrote it late: a cleaned segment has replaced its segment.  The segments before are merged."""
+    stray = ListedSegment(S(2, 1, 2), 2, -1, -1, True)
+    cleaned = one(2, 4)._replace(name=S(2, 1, 3, 1))
+    assert plan(one(0, 1), one(1, 2), stray, cleaned, one(4, 5), one(5, 6)) == [[0, 1], [4, 5]]
+    assert plan(one(0, 1), one(1, 2), stray, one(2, 3)._replace(name=S(2, 2, 0)), one(3, 4)) == [[0, 1]]
+
+
 def test_a_merged_index_is_that_of_the_merged_bytes() -> None:
     """Index entries, timestamps and epochs are as if the batches had been written to one file."""
     stamps = [5, 3, 9, 1, 9, 2, 11, 4]

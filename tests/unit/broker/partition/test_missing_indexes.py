@@ -15,13 +15,13 @@ import pytest
 from bmq.broker import events as ev
 from bmq.broker.files.deferred_indexes import LOOK_MS, PARALLEL
 from bmq.broker.files.segment_files import SegmentFiles
-from bmq.broker.partition.missing_indexes import MissingIndexes, UnreadSegment
+from bmq.broker.partition.missing_indexes import ATTEMPTS, MissingIndexes, UnreadSegment
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.control import Marker
 from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
-from bmq.storage.filesystem import CreateOptions, NoSuchFile, StorageUnavailable, write_once
+from bmq.storage.filesystem import CorruptData, CreateOptions, NoSuchFile, StorageUnavailable, write_once
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from bmq.storage.segment import decode_idx, encode_idx
 from tests.harness.members import lone_broker
@@ -395,6 +395,65 @@ async def test_the_work_goes_on_when_storage_is_back() -> None:
     assert row.ended == row.names
     assert await row.index(0) is not None
     assert await row.index(1) is not None
+
+
+async def test_a_replica_that_cannot_be_read_after_an_outage_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a datanode that comes back later than the NameNode: the rounds of the outage have found no damage."""
+    row = Row(1)
+    await row.write()
+    row.storage.faults = Faults(unavailable=1.0)
+    work = row.begin()
+    await later(60 * LOOK_MS)
+    row.storage.faults = Faults()
+    read, rounds = row.fs.read, list[str]()
+
+    async def without_replica(path: str, position: int, length: int) -> bytes:
+        if path.endswith(".log") and len(rounds) < ATTEMPTS - 1:
+            rounds.append(path)
+            raise CorruptData("no sound replica")
+        return await read(path, position, length)
+
+    monkeypatch.setattr(row.fs, "read", without_replica)
+    await work
+    assert len(rounds) == ATTEMPTS - 1
+    assert await row.index(0) is not None
+
+
+async def test_a_draft_that_is_gone_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a segment that is gone needs no index."""
+    row = Row(1)
+    await row.write()
+    rename = row.fs.rename
+
+    async def swept(source: str, target: str) -> None:
+        monkeypatch.setattr(row.fs, "rename", rename)
+        await row.fs.delete(source)
+        await rename(source, target)
+
+    monkeypatch.setattr(row.fs, "rename", swept)
+    await row.begin()
+    assert await row.index(0) is not None
+
+
+async def test_two_who_write_an_index_in_one_process_take_turns() -> None:
+    """The index of a former ownership is deferred when its process owns the partition again, and finds none."""
+    row = Row(1)
+    await row.write()
+    await row.begin()
+    index = await row.index(0)
+    assert index is not None
+    files = [SegmentFiles(row.broker.context, PATH, is_synced=False, replication=3) for _ in range(2)]
+
+    async def write(which: int, after_ms: int) -> None:
+        await later(after_ms)
+        await files[which].write_idx(row.names[0], index)
+
+    row.storage.faults = Faults(call_s=(0.001, 0.001), ack_s=(0.001, 0.001))
+    for after_ms in range(12):
+        await row.fs.delete(PATH.idx(row.names[0]))
+        await asyncio.gather(write(0, 0), write(1, after_ms))
+        assert await row.index(0) == index
+        assert [status.path async for status in row.fs.list(PATH.folder) if "/.idx" in status.path] == []
 
 
 async def test_segments_behind_a_damaged_one_are_given_up_unread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ import pytest
 from bmq.broker import events as ev
 from bmq.broker.files.deferred_indexes import DeferredIndexes
 from bmq.broker.files.segment_files import SegmentFiles
+from bmq.broker.partition.older_producers import producers_before
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.recovery import Takeover
 from bmq.core.aio.timers import TimerHeap
@@ -135,6 +136,7 @@ async def takeover_of(left: tuple[Left, ...], journal_end: int | None) -> tuple[
 
     shared: Any = SimpleNamespace(
         fs=fs,
+        index_turns={},
         incarnation="b",
         journals=SimpleNamespace(find=find),
         clock=SimpleNamespace(now_ms=lambda: WALL_MS),
@@ -245,3 +247,50 @@ async def test_the_index_of_a_segment_that_was_not_read_has_no_aborts_of_segment
     assert index.aborted == wanted.aborted == ()
     assert (index.first_open_txn, index.epochs) == (wanted.first_open_txn, ((-1, 8),))
     assert set(map(repr, index.producers)) == set(map(repr, wanted.producers))
+
+
+STRAYS = {
+    "a source": SegmentName(4, 1, 1),
+    "its first source": SegmentName(0, 1, 0),
+    "a later registration": SegmentName(4, 1, 3),
+}
+
+
+@pytest.mark.parametrize("end", [6, 8, 10])
+@pytest.mark.parametrize("idx", ["sound", "damaged", "none"])
+@pytest.mark.parametrize("stray", STRAYS.values(), ids=STRAYS)
+async def test_a_late_index_within_a_cleaned_segment_is_no_source(stray: SegmentName, idx: str, end: int) -> None:
+    """A former owner writes the index of a source late: what is behind its end is in no segment of that name."""
+    fs = MemoryFileSystem(MemoryStorage(), "b")
+    cleaned = SegmentName(0, 1, 2, 1)
+    await write_once(fs, PATH.log(cleaned), b"".join(BYTES[:3]))
+    await write_once(fs, PATH.log(NAMES[3]), BYTES[3])
+    if idx != "none":
+        whole = replace(checkpoint_at(12), segment=cleaned, position=sum(map(len, BYTES[:3])), is_closed=True)
+        raw = bytearray(encode_idx(whole))
+        raw[-1] ^= idx == "damaged"
+        await write_once(fs, PATH.idx(cleaned), bytes(raw))
+    await write_once(fs, PATH.idx(stray), encode_idx(replace(checkpoint_at(end), segment=stray, is_closed=True)))
+    found = await producers_before(fs, PATH, None, 12, WALL_MS)
+    assert found.is_complete
+    assert set(map(repr, found.table.snapshot())) == set(map(repr, table_at(12).snapshot()))
+
+
+async def test_the_last_index_of_a_merged_file_is_a_source_without_its_own() -> None:
+    """The owner of a merge died behind the concat: its index is that of the first file, and the others are left."""
+    fs = MemoryFileSystem(MemoryStorage(), "b")
+    await write_once(fs, PATH.log(NAMES[0]), b"".join(BYTES[:3]))
+    await write_once(fs, PATH.log(NAMES[3]), BYTES[3])
+    for number in range(3):
+        await write_once(fs, PATH.idx(NAMES[number]), encode_idx(checkpoint_at(4 * number + 4)))
+    reads, real = list[str](), fs.read
+
+    async def counted(path: str, position: int, length: int) -> bytes:
+        reads.append(path)
+        return await real(path, position, length)
+
+    fs.read = counted  # type: ignore[method-assign]
+    found = await producers_before(fs, PATH, None, 12, WALL_MS)
+    assert found.is_complete
+    assert set(map(repr, found.table.snapshot())) == set(map(repr, table_at(12).snapshot()))
+    assert reads == [PATH.idx(NAMES[2])], "no file is scanned"

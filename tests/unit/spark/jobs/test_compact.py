@@ -326,7 +326,7 @@ def test_a_request_swaps_as_many_groups_as_the_owner_takes(job: Run) -> None:
     groups = [
         SourceGroup(
             partition=0,
-            sources=(SourceFile(name=SegmentName(at, 0, at), length=1, end_offset=at + 1),),
+            sources=(SourceFile(name=SegmentName(at, 0, at), length=1, end_offset=at + 1, modified_ms=1),),
             before=None,
         )
         for at in range(count)
