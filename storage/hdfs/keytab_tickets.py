@@ -119,8 +119,8 @@ class KeytabTickets:
     def replace(self) -> None:
         """Replace the ticket in the background before its time, and the servers' tickets with it.  Any thread may call.
 
-        A server with new keys refuses the cached ticket up to the ticket's end.  All refusals share the replacement that
-        is to begin: a silent KDC delays it by a minute.
+        A server with new keys refuses the cached ticket up to the ticket's end.  All refusals share the replacement
+        that is to begin: a silent KDC delays it by a minute.
         """
         if self._is_to_be_replaced:
             return

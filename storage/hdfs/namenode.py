@@ -335,7 +335,7 @@ class NameNode:
                 if connection is None and error.short_class == INVALID_TOKEN:
                     by = f"the log-in by {self._authenticator}"
                     refusal = refusals.last = translate(error, f"{method} {what}".rstrip() + f": {by}")
-                    if refusals.count(attempt) and self._authenticator.has_another():
+                    if refusals.count(attempt) and await self._authenticator.has_another():
                         refusals = TokenRefusals(len(self._namenodes), attempt + 1)
                     elif refusals.are_final(attempt):
                         raise refusal from error

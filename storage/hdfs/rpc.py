@@ -218,6 +218,7 @@ class RpcConnection(asyncio.Protocol):
 
     async def _log_in(self, login: SaslLogin, host: str, timeout_s: float, response_timeout_s: float) -> None:
         """Carry out the effects of the negotiation's machine, and send the connection context."""
+        await login.refresh()
         negotiation = login.negotiate(self.name)
         client: SaslClient | None = None
         effect: Effect = negotiation.start()

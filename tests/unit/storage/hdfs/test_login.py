@@ -77,7 +77,10 @@ class Password:
         self.is_complete = bool(challenge)
         return b"last" if challenge else b"first"
 
-    def has_another(self) -> bool:
+    async def refresh(self) -> None:
+        pass
+
+    async def has_another(self) -> bool:
         return False
 
     def note_refusal(self) -> None:
