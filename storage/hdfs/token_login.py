@@ -53,8 +53,8 @@ class GivenToken:
 class FileToken:
     """The token for ``services`` out of Hadoop's files of credentials, which are read again after a change.
 
-    ``token`` was read from the files in ``states``.  A thread reads, since the files may lie on a network's disk: one
-    for all log-ins, and each waits for ``wait_s`` at most.
+    ``token`` was read from the files in ``states``.  A thread reads for all log-ins, since the files may lie on a
+    network's disk.  A log-in waits for ``wait_s`` at most.
     """
 
     def __init__(
