@@ -1,4 +1,4 @@
-"""Erasure-coded files, which others have made out of BMQ's: the error of a reader that cannot read them."""
+"""The error of a reader that has no log-in for erasure-coded files.  Others have made them out of BMQ's."""
 
 from __future__ import annotations
 
