@@ -273,14 +273,21 @@ class _Fence:
             raise RoundFailed(f"the longest of {len(stopped)} replicas has {length} of {last.block.length} bytes")
         source = next(node for node in stopped if node.length == length)
         shorter = [node for node in stopped if node.length < length]
-        filled = await asyncio.gather(*(self._fill(node, source, length, stop) for node in shorter))
+        filled = await asyncio.gather(
+            *(self._fill(node, source, length, stop) for node in shorter), return_exceptions=True
+        )
         for node, is_filled in zip(shorter, filled, strict=True):
+            if isinstance(is_filled, TokenRefused):
+                raise RoundFailed(f"the token has ended, and another one fills the replica: {is_filled}")
+            if isinstance(is_filled, BaseException):
+                raise is_filled
             if not is_filled:
                 node.pipe.abort()
                 stopped.remove(node)
         return length
 
     async def _fill(self, node: StoppedNode, source: StoppedNode, length: int, stop: WriterStop) -> bool:
+        """Fill a replica, and return whether that succeeded.  Raises TokenRefused."""
         try:
             while node.length < length:
                 size = min(_FILL_BYTES, length - node.length)
@@ -290,7 +297,7 @@ class _Fence:
                 node.pipe.write(piece.data)
                 await node.pipe.flush(sync=False)
                 node.length += size
-        except (PipelineFailed, ReplicaFailed, TokenRefused, TimeoutError) as error:
+        except (PipelineFailed, ReplicaFailed, TimeoutError) as error:
             _log.info(
                 "fencing: a replica is not filled", extra=fields(path=self._path, nodes=node.member.name, error=error)
             )

@@ -37,7 +37,7 @@ TEND_S = 30.0
 _LIBRARY = "libkrb5.so.3"
 _MANY_HOURS = float(10 * 3600)  # of tickets for which the library does not say: the usual life
 SERVERS_MAX = 16
-"""Most servers whose tickets are fetched early, with a call of the KDC for each server; others are forgotten first."""
+"""Most servers whose tickets are fetched early, by a call of the KDC each; the oldest make room."""
 EXPIRED, KDC_AWAY = 32, 156
 """Numbers in Kerberos's table of errors (krb5.h, less ERROR_TABLE_BASE_krb5)."""
 CLOCK_NUMBERS = frozenset({37, 148})
