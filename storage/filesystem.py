@@ -92,7 +92,7 @@ class FileStatus:
     """The namespace's entry for a name.  ``length`` is in bytes, a lower bound while the file is open.
 
     ``block_bytes`` is the block size that the file was created with, 0 where storage does not report it.  ``mode`` has
-    the nine bits of owner, group and others.
+    the nine bits of owner, group and others.  ``coding`` names the erasure-coding policy, empty for a replicated file.
     """
 
     path: str
@@ -104,6 +104,7 @@ class FileStatus:
     owner: str = ""
     group: str = ""
     mode: int = 0
+    coding: str = ""
 
 
 @dataclass(frozen=True, slots=True)

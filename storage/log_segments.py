@@ -43,7 +43,7 @@ class ListedSegment(NamedTuple):
 
     ``end`` is as in ``Extent``, and equal to the base if the segment is superseded.  ``length`` (bytes) and
     ``modified_ms`` are the namespace's values for the ``.log`` (lower bounds while it is open), -1 if only the ``.idx``
-    is there.  ``block_bytes`` is the namespace's value too, 0 if unknown.
+    is there.  ``block_bytes`` is the namespace's value too, 0 if unknown, and so is ``coding``, as in ``FileStatus``.
     """
 
     name: SegmentName
@@ -52,6 +52,7 @@ class ListedSegment(NamedTuple):
     modified_ms: int
     has_idx: bool
     block_bytes: int = 0
+    coding: str = ""
 
     @property
     def has_log(self) -> bool:
@@ -291,7 +292,8 @@ async def _groups(
 
 def _merge(seen: ListedSegment | None, name: SegmentName, kind: str, status: FileStatus) -> ListedSegment:
     if kind == "log":
-        return ListedSegment(name, None, status.length, status.modified_ms, seen is not None, status.block_bytes)
+        length, modified_ms, block_bytes = status.length, status.modified_ms, status.block_bytes
+        return ListedSegment(name, None, length, modified_ms, seen is not None, block_bytes, status.coding)
     return seen._replace(has_idx=True) if seen is not None else ListedSegment(name, None, -1, -1, True)
 
 

@@ -176,6 +176,8 @@ def unknown_root(url: str, schemes: str) -> str:
     problem = f"unknown root {without_userinfo(url)!r}"
     if not scheme_of(url):
         return f"{problem}: for a local folder give file://{quote(os.path.abspath(url))}"
+    if scheme_of(url) == "viewfs":
+        return f"{problem}: viewfs is a mount table of Hadoop's clients: give the hdfs:// URL behind the mount point"
     return f"{problem}: use one of {schemes}"
 
 

@@ -174,7 +174,7 @@ class _Compaction:
     def _clean(self, rounds: dict[int, HeldRound], groups: tuple[SourceGroup, ...], topic_id: str) -> None:
         from bmq.spark.jobs.cleaning_tasks import CompactionWork
         from bmq.spark.jobs.compaction_plan import write_drafts
-        from bmq.spark.planning.executor_tokens import plan_token
+        from bmq.spark.planning.renewed_token import RenewedToken, grant_token
 
         work = CompactionWork(
             root=_resolved(self._arguments.root),
@@ -189,7 +189,8 @@ class _Compaction:
         _say(f"{partitions} partition(s), {sum(len(one.sources) for one in groups):,} segments, {total:,} bytes")
         spark = start_session("compact", self._arguments)
         try:
-            written = write_drafts(spark, work, self._io.run(plan_token(self._arguments.root)))
+            with RenewedToken(self._io.run, self._io.run(grant_token(self._arguments.root))) as token:
+                written = write_drafts(spark, work, token)
         finally:
             spark.stop()
         self._on_step("written")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bmq.core.logging.fields import fields
 from bmq.spark.planning.driver_login import driver_login
 from bmq.spark.planning.token_life import is_due, is_good, may_retry
-from bmq.storage.filesystem import StorageError
+from bmq.storage.filesystem import CannotLogIn, StorageError, StorageUnavailable
 from bmq.storage.open import fetch_storage_token, grant_storage_token
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ class ExecutorTokens:
     async def current(self) -> StorageToken | None:
         """Return a token for tasks that are planned now, None for a root without Kerberos.
 
-        If no other token can be fetched, the present one is used as long as it is good.  Raises StorageError then.
+        If no other token can be fetched, the present one is used as long as it is good.  Raises StorageError then, and
+        at once if the token of a file is refused, or its file cannot be used.
         """
         if not self._is_needed:
             return None
@@ -80,7 +81,8 @@ class ExecutorTokens:
         try:
             return await self._fetch("" if held.life_s is None else held.token.token.content.owner)
         except StorageError as error:
-            if not is_good(held.life_s, age):
+            is_refused = isinstance(error, CannotLogIn) or not isinstance(error, StorageUnavailable)
+            if not is_good(held.life_s, age) or (held.life_s is None and is_refused):
                 raise
             self._failed_at = self._clock()
             _log.warning(
@@ -92,7 +94,7 @@ class ExecutorTokens:
 
     def _waits(self, held: TokenGrant, now: float) -> bool:
         """Return whether an attempt failed lately, and the present token is still good."""
-        if self._failed_at is None or held.life_s is None or not is_good(held.life_s, now - self._at):
+        if self._failed_at is None or not is_good(held.life_s, now - self._at):
             return False
         return not may_retry(held.life_s, now - self._failed_at)
 

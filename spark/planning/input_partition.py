@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from bmq.spark.planning.slices import Slice
+from bmq.storage.coded_files import needs_own_login
+from bmq.storage.filesystem import Unsupported
 
 if TYPE_CHECKING:
     from bmq.storage.hdfs.delegation_token import StorageToken
@@ -32,3 +34,15 @@ class BmqPartition(InputPartition):
     def __repr__(self) -> str:
         size = sum(piece.size for piece in self.slices)
         return f"BmqPartition({len(self.slices)} slices of {size} bytes)"
+
+
+def partitions_of(tasks: Sequence[Sequence[Slice]], token: StorageToken | None) -> list[InputPartition]:
+    """Return the partitions of a plan.
+
+    Raises Unsupported for erasure-coded files whose readers have a token alone: hdfs-native takes none.
+    """
+    if token is not None:
+        for piece in (piece for task in tasks for piece in task if piece.coding):
+            where = f"partition {piece.partition} of {piece.topic}: the segment {piece.segment}"
+            raise Unsupported(needs_own_login(where, piece.coding))
+    return [BmqPartition(task, token) for task in tasks]

@@ -117,7 +117,13 @@ class LogView:
         newest = max(known, key=lambda each: each.order, default=None)
         end = max([last.name.base, *(each.end_offset for each in known)])
         segments = tuple(
-            Segment(name=each.name, end=end if each.end is None else each.end, length=each.length, has_idx=each.has_idx)
+            Segment(
+                name=each.name,
+                end=end if each.end is None else each.end,
+                length=each.length,
+                has_idx=each.has_idx,
+                coding=each.coding,
+            )
             for each in listed
         )
         start = max([segments[0].name.base, *(each.log_start for each in known)])

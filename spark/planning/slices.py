@@ -40,13 +40,15 @@ class DataLoss(Exception):
 class Segment:
     """A live segment as its folder shows it: offsets [name.base, end).
 
-    ``length`` is as the namespace shows it, exact once the file is closed.
+    ``length`` is as the namespace shows it, exact once the file is closed.  ``coding`` is the erasure-coding policy,
+    empty for a replicated file.
     """
 
     name: SegmentName
     end: int
     length: int
     has_idx: bool
+    coding: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,7 @@ class Slice:
     """Bytes [position, end_position) of a segment's log, whole batches, and the offsets [start, end) wanted of them.
 
     ``offset`` is due at ``position``, ``limit`` at ``end_position``.
+    ``coding`` is the segment's.
     ``cuts`` are index entries within, (offset, position) in a flat list: places for further cuts.  ``aborted`` are
     (producer id, first offset, last offset) of the transactions to be left out.
     """
@@ -170,6 +173,7 @@ class Slice:
     limit: int
     aborted: tuple[tuple[int, int, int], ...] = ()
     cuts: array[int] = field(default_factory=lambda: array("q"), repr=False)
+    coding: str = ""
 
     @property
     def size(self) -> int:
@@ -245,6 +249,7 @@ def _slice(log: PartitionLog, wanted: Range, facts: IndexedSegment, spacing: int
         end_position=end_position,
         limit=limit,
         cuts=cuts,
+        coding=segment.coding,
     )
 
 

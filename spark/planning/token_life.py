@@ -24,13 +24,16 @@ def is_due(life_s: float | None, age_s: float) -> bool:
 
 
 def is_good(life_s: float | None, age_s: float) -> bool:
-    """Return whether tasks that are planned now may have the token if no other token can be fetched."""
-    return life_s is not None and life_s - age_s >= min(LEFT_S, life_s / 4)
+    """Return whether tasks that are planned now may have the token if no other token can be fetched.
+
+    A token of unknown life is good until a NameNode refuses it: whoever writes the file replaces it in time.
+    """
+    return life_s is None or life_s - age_s >= min(LEFT_S, life_s / 4)
 
 
-def may_retry(life_s: float, since_s: float) -> bool:
+def may_retry(life_s: float | None, since_s: float) -> bool:
     """Return whether to fetch a token, ``since_s`` seconds after an attempt failed and the present token was good."""
-    return since_s >= min(RETRY_S, life_s / 10)
+    return since_s >= (RETRY_S if life_s is None else min(RETRY_S, life_s / 10))
 
 
 def _least(life_s: float) -> float:

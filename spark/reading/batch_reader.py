@@ -17,7 +17,7 @@ from bmq.spark.decoding.handover import WithMachineCode
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import PARTITIONS_AT_ONCE, find_logs
 from bmq.spark.planning.executor_tokens import plan_token
-from bmq.spark.planning.input_partition import BmqPartition
+from bmq.spark.planning.input_partition import BmqPartition, partitions_of
 from bmq.spark.planning.log_view import LogView, in_windows
 from bmq.spark.planning.permissions import reading
 from bmq.spark.planning.slices import Slice, pack, raise_or_warn, spacing_of
@@ -63,7 +63,7 @@ def planned(options: ReadOptions) -> list[InputPartition]:
     io = storage_loop()
     tasks = io.run(_plan(io.filesystem(options.root), options))
     token = io.run(plan_token(options.root)) if tasks else None
-    return [BmqPartition(task, token) for task in tasks]
+    return partitions_of(tasks, token)
 
 
 async def _plan(fs: FileSystem, options: ReadOptions) -> list[list[Slice]]:

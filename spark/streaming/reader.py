@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from bmq.spark.decoding.handover import WithMachineCode
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.executor_tokens import ExecutorTokens
-from bmq.spark.planning.input_partition import BmqPartition
+from bmq.spark.planning.input_partition import BmqPartition, partitions_of
 from bmq.spark.reading.gc_freeze import freeze_gc
 from bmq.spark.reading.storage_loop import StorageLoop, storage_loop
 from bmq.spark.streaming.offsets import Offsets, from_json, to_json
@@ -141,4 +141,4 @@ class _Driver:
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         tasks = self._io.run(self.planner.tasks(start, end, is_first=start == self._initial))
         token = self._io.run(self._tokens.current()) if tasks else None
-        return [BmqPartition(task, token) for task in tasks]
+        return partitions_of(tasks, token)

@@ -58,6 +58,9 @@ class SaslLogin(Protocol):
     def needs_names(self) -> bool:
         """True if ``client`` compares the names of the server's address."""
 
+    async def refresh(self) -> None:
+        """Take in credentials that others have replaced.  Called before each log-in."""
+
     def negotiate(self, server: str) -> Negotiation:
         """Return the machine of a log-in at ``server``, which is the name for errors."""
 
@@ -86,7 +89,7 @@ class Authenticator(Protocol):
     def login(self) -> SaslLogin | None:
         """The log-in that follows the preamble, None for none."""
 
-    def has_another(self) -> bool:
+    async def has_another(self) -> bool:
         """Return whether the next log-in uses other credentials, after the server has refused the token of the last."""
 
     def note_refusal(self) -> None:
@@ -109,7 +112,7 @@ class SimpleAuthenticator:
         """Return the name."""
         return self.user
 
-    def has_another(self) -> bool:
+    async def has_another(self) -> bool:
         """Return False: a name is not refused."""
         return False
 
@@ -170,6 +173,9 @@ class KerberosAuthenticator:
         """True if the server's principal has its own name in it."""
         return self._server.has_own_host
 
+    async def refresh(self) -> None:
+        """Do nothing: the ticket is looked at when the mechanism begins."""
+
     def negotiate(self, server: str) -> Negotiation:
         """Return the machine of a log-in at ``server``."""
         return Negotiation(server, (KERBEROS,), is_fallback_allowed=self._is_fallback_allowed)
@@ -183,7 +189,7 @@ class KerberosAuthenticator:
         """Return nothing: the ticket names the user.  Only an open server, after the fall-back, needs a name."""
         return SimpleAuthenticator.for_user().user if method == SIMPLE else ""
 
-    def has_another(self) -> bool:
+    async def has_another(self) -> bool:
         """Return False: no token is used."""
         return False
 
@@ -220,6 +226,9 @@ class TokenAuthenticator:
         """The identity itself, which is the log-in too."""
         return self
 
+    async def refresh(self) -> None:
+        """Do nothing: the token never changes."""
+
     def negotiate(self, server: str) -> Negotiation:
         """Return the machine of a log-in at ``server``."""
         return Negotiation(server, (TOKEN,))
@@ -235,7 +244,7 @@ class TokenAuthenticator:
         """Return nothing: the token names the user."""
         return ""
 
-    def has_another(self) -> bool:
+    async def has_another(self) -> bool:
         """Return False: the owner of a block token gets another token from the NameNode."""
         return False
 

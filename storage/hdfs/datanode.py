@@ -136,6 +136,7 @@ class Datanodes:
                 # The last call on a replaced connection closes it: an earlier end looks like a silent datanode.
                 if self._connections.get(key) is not connection and connection.is_idle:
                     connection.close()
+                self._evict()
 
     async def silent(self, nodes: Sequence[pb.NodeId], *, again: bool = False) -> list[str]:
         """Return the names of those that do not respond within ``probe_timeout_s``: dead, stopped or cut off.
@@ -242,14 +243,17 @@ class Datanodes:
             connection.close()
             return other
         self._connections[key] = connection
-        self._evict()
+        self._evict(connection)
         return connection
 
-    def _evict(self) -> None:
+    def _evict(self, new: RpcConnection | None = None) -> None:
+        """Close idle connections above the limit, oldest first; not ``new``, whose first call is next."""
+        if len(self._connections) <= self._settings.datanode_connections_max:
+            return
         for key, connection in list(self._connections.items()):
             if len(self._connections) <= self._settings.datanode_connections_max:
                 return
-            if connection.is_idle:
+            if connection is not new and connection.is_idle:
                 del self._connections[key]
                 connection.close()
 

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bmq.core.hdfs_login import HdfsLogin
+from bmq.storage.coded_files import needs_own_login
 from bmq.storage.filesystem import StorageUnavailable, Unsupported
 from bmq.storage.hdfs import digest_md5
 from bmq.storage.hdfs.address import HdfsAddress
@@ -27,19 +28,31 @@ _SERVICE = "bmq"  # the name service of the NameNodes, within the library's conf
 class ErasureCodedReader:
     """The reader of one root's erasure-coded files.  The library is imported at the first read."""
 
-    def __init__(self, address: HdfsAddress, security: HdfsSecurity, login: HdfsLogin, timeout_s: float) -> None:
-        """``timeout_s`` bounds a read."""
+    def __init__(
+        self,
+        address: HdfsAddress,
+        security: HdfsSecurity,
+        login: HdfsLogin,
+        timeout_s: float,
+        *,
+        has_token_alone: bool = False,
+    ) -> None:
+        """``timeout_s`` bounds a read.  ``has_token_alone``: this process has a token, which the library cannot get."""
         self._address = address
         self._security = security
         self._login = login
         self._timeout_s = timeout_s
+        self._has_token_alone = has_token_alone
         self._client: AsyncClient | None = None
 
     async def read(self, path: str, policy: str, position: int, length: int) -> bytes:
         """Return the bytes of a closed file with ``policy``, at most up to its end.
 
-        Raises Unsupported without the library, and StorageUnavailable if a read fails or takes too long.
+        Raises Unsupported without the library or with a token alone, and StorageUnavailable if a read fails or takes
+        too long.
         """
+        if self._has_token_alone:
+            raise Unsupported(needs_own_login(path, policy))
         if self._client is None:
             self._client = self._connect(path, policy)
         try:

@@ -30,6 +30,13 @@ class RemoteError(Exception):
         super().__init__(f"{self.short_class}: {self.first_line}")
 
 
+class ConnectionEnded(RemoteError):
+    """The server ends the connection with a Java exception, which is no response to a call.  Never leaves this package.
+
+    The service authorization after a log-in fails like this (Server.authorizeConnection).
+    """
+
+
 _DENIED = "AccessControlException"
 
 TRY_ANOTHER_NAMENODE = frozenset({"StandbyException", "ObserverRetryOnActiveException"})
@@ -59,6 +66,7 @@ _BY_CLASS: dict[str, type[StorageError]] = {
     "DiskOutOfSpaceException": OutOfSpace,
     "UnknownCryptoProtocolVersionException": Unsupported,
     "AccessControlException": NotAllowed,
+    "AuthorizationException": NotAllowed,
     "RpcNoSuchMethodException": Unsupported,
     "ServiceFailedException": Unsupported,  # the response to getHAServiceState of a NameNode without HA
     "RpcNoSuchProtocolException": Unsupported,
@@ -74,6 +82,8 @@ _HINTS = {
     " or delete records",
     "InvalidToken": "the delegation token has expired or was cancelled: fetch another one with hdfs fetchdt, and have"
     " its renewer renew it before its renewal is due",
+    "AuthorizationException": "the service's authorization refuses the user: security.client.protocol.acl in the"
+    " NameNode's hadoop-policy.xml, or hadoop.proxyuser for a user in another's name",
     "AccessControlException": "the user may not do this, or the cluster demands Kerberos: then hadoop_conf_dir must"
     " have its configuration, with hadoop.security.authentication=kerberos",
 }

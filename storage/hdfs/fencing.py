@@ -27,6 +27,9 @@ by another process under the lease name of the old writer.  It needs no lease re
 With block tokens a fence has two of them.  The token of step 2 allows to write: it is for op 80.  The token of step 1
 allows to read: it is for lengths and op 81.  Both name the block, and no generation stamp (BlockTokenIdentifier).
 
+A datanode that lives and lets nobody in has a copy of the acknowledged bytes.  If such datanodes leave the fence with
+a single copy, the round counts as failed: ``recoverLease`` needs no connection from here, and keeps all copies.
+
 A failed step means that another process acted on the file (another fence, the old writer's own recovery) or that a node
 died meanwhile: the steps are repeated, at most ``takeover_rounds`` times.  Then comes ``recoverLease``, repeated.  It
 must not run earlier, since it takes the lease from the name that this routine uses.
@@ -60,7 +63,7 @@ from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady
 from bmq.storage.hdfs.handshake import TokenRefused
 from bmq.storage.hdfs.patience import wait_for_enough
-from bmq.storage.hdfs.pipeline import SetupTimedOut
+from bmq.storage.hdfs.pipeline import HandshakeRefused, SetupTimedOut
 from bmq.storage.hdfs.pipeline_setup import PipelineNode, members_of
 from bmq.storage.hdfs.writer_stop import StoppedNode, WriterStop
 
@@ -185,6 +188,7 @@ class _Fence:
             stop = WriterStop(self._client, self._holder, last, fresh)
             stopped = await self._stop_all(members, stop)
             try:
+                _refuse_single_copy(stopped, members, stop)
                 length = await self._make_equal(stopped, last, stop)
                 if self._sync:
                     await self._sync_all(stopped)
@@ -254,7 +258,10 @@ class _Fence:
         except (SetupTimedOut, TimeoutError):
             self._client.suspect([member.name])
             return f"{member.name} is silent"
-        except (PipelineFailed, NoReplica, ReplicaNotReady, NodeUnreachable, ReplicaFailed, TokenRefused) as error:
+        except (HandshakeRefused, TokenRefused) as error:
+            stop.closed.add(member.name)
+            return f"{member.name}: {error}"
+        except (PipelineFailed, NoReplica, ReplicaNotReady, NodeUnreachable, ReplicaFailed) as error:
             return f"{member.name}: {error}"
 
     # ---- step 4: fill
@@ -266,14 +273,21 @@ class _Fence:
             raise RoundFailed(f"the longest of {len(stopped)} replicas has {length} of {last.block.length} bytes")
         source = next(node for node in stopped if node.length == length)
         shorter = [node for node in stopped if node.length < length]
-        filled = await asyncio.gather(*(self._fill(node, source, length, stop) for node in shorter))
+        filled = await asyncio.gather(
+            *(self._fill(node, source, length, stop) for node in shorter), return_exceptions=True
+        )
         for node, is_filled in zip(shorter, filled, strict=True):
+            if isinstance(is_filled, TokenRefused):
+                raise RoundFailed(f"the token has ended, and another one fills the replica: {is_filled}")
+            if isinstance(is_filled, BaseException):
+                raise is_filled
             if not is_filled:
                 node.pipe.abort()
                 stopped.remove(node)
         return length
 
     async def _fill(self, node: StoppedNode, source: StoppedNode, length: int, stop: WriterStop) -> bool:
+        """Fill a replica, and return whether that succeeded.  Raises TokenRefused."""
         try:
             while node.length < length:
                 size = min(_FILL_BYTES, length - node.length)
@@ -283,7 +297,7 @@ class _Fence:
                 node.pipe.write(piece.data)
                 await node.pipe.flush(sync=False)
                 node.length += size
-        except (PipelineFailed, ReplicaFailed, TokenRefused, TimeoutError) as error:
+        except (PipelineFailed, ReplicaFailed, TimeoutError) as error:
             _log.info(
                 "fencing: a replica is not filled", extra=fields(path=self._path, nodes=node.member.name, error=error)
             )
@@ -369,3 +383,9 @@ class _Fence:
             except StorageError as error:
                 _log.info("cannot recover the lease yet", extra=fields(path=self._path, error=error))
                 await asyncio.sleep(self._settings.recovery_interval_s)
+
+
+def _refuse_single_copy(stopped: Sequence[StoppedNode], members: Sequence[PipelineNode], stop: WriterStop) -> None:
+    """Raise RoundFailed if acknowledged bytes would be left on one disk, while closed datanodes have them too."""
+    if stop.closed and len(stopped) < min(_COPIES_ENOUGH, len(members)):
+        raise RoundFailed(f"{len(stopped)} of {len(members)} replicas, and {', '.join(sorted(stop.closed))} live")

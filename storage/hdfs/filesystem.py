@@ -110,7 +110,9 @@ class HdfsFileSystem:
                     f"{address}: the NameNode has {ENCRYPTION}=false, and {security.source} has true: nothing is sent"
                     " without encryption"
                 )
-            coded = ErasureCodedReader(address, security, login, settings.call_deadline_s)
+            coded = ErasureCodedReader(
+                address, security, login, settings.call_deadline_s, has_token_alone=token is not None
+            )
             return cls(address, client, KnownFiles(settings), coded)
         except BaseException:
             await client.close()
@@ -491,4 +493,5 @@ def _status(path: str, info: pb.FileInfo) -> FileStatus:
         owner=info.owner,
         group=info.group,
         mode=info.permission.mode & 0o777,
+        coding=policy_name(info),
     )

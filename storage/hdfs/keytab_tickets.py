@@ -36,7 +36,8 @@ TEND_S = 30.0
 """Interval of the check of the ticket's age.  Connections to the NameNode stay open for days, without a log-in."""
 _LIBRARY = "libkrb5.so.3"
 _MANY_HOURS = float(10 * 3600)  # of tickets for which the library does not say: the usual life
-_SERVERS_MAX = 8
+SERVERS_MAX = 16
+"""Most servers whose tickets are fetched early, by a call of the KDC each; the oldest make room."""
 EXPIRED, KDC_AWAY = 32, 156
 """Numbers in Kerberos's table of errors (krb5.h, less ERROR_TABLE_BASE_krb5)."""
 CLOCK_NUMBERS = frozenset({37, 148})
@@ -78,6 +79,7 @@ class KeytabTickets:
         self._former = ""  # the cache before: a log-in that began with it may go on
         self._servers: dict[str, None] = {}
         self._replaced_at = -REPLACE_S
+        self._is_to_be_replaced = False
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -109,14 +111,20 @@ class KeytabTickets:
 
         Its ticket is fetched with the first ticket and with each renewal, so log-ins there need no KDC.
         """
-        if len(self._servers) < _SERVERS_MAX:
-            self._servers[server] = None
+        self._servers.pop(server, None)
+        self._servers[server] = None
+        for oldest in list(self._servers)[:-SERVERS_MAX]:
+            self._servers.pop(oldest, None)
 
     def replace(self) -> None:
         """Replace the ticket in the background before its time, and the servers' tickets with it.  Any thread may call.
 
-        A server with new keys refuses the cached ticket up to the ticket's end.
+        A server with new keys refuses the cached ticket up to the ticket's end.  All refusals share the replacement
+        that is to begin: a silent KDC delays it by a minute.
         """
+        if self._is_to_be_replaced:
+            return
+        self._is_to_be_replaced = True
         try:
             self._thread.submit(self._replace_early)
         except RuntimeError:
@@ -126,6 +134,7 @@ class KeytabTickets:
 
     def _replace_early(self) -> None:
         """Replace the ticket, unless it is ``REPLACE_S`` old at most or was to be replaced just now."""
+        self._is_to_be_replaced = False
         now, held = self._clock(), self._held
         if held is None or self._is_closed or now - max(held.began, self._replaced_at) < REPLACE_S:
             return
@@ -195,7 +204,10 @@ class KeytabTickets:
         return new
 
     def _fetch_first(self) -> None:
-        """Fetch the tickets of the noted servers into the first cache: the next log-in may be at another one."""
+        """Fetch the tickets of the noted servers into the first cache: the next log-in may be at another one.
+
+        If the KDC does not respond, another ticket is fetched in a minute, with theirs.
+        """
         held = self._held
         if held is None:
             return
@@ -203,6 +215,8 @@ class KeytabTickets:
             self._fetch_server_tickets(held.credentials)
         except GSSError as error:
             _log.warning("the KDC is away: a fail-over of the NameNode needs it", extra=fields(error=text_of(error)))
+            if self._held is held:
+                self._held = replace(held, renew_at=min(held.renew_at, self._clock() + RETRY_S))
 
     def _acquire(self, former: _Ticket | None) -> _Ticket:
         """Return a new ticket; with tickets for the noted servers, if ``former`` is there to use in their place."""

@@ -38,7 +38,7 @@ from bmq.storage.hdfs.name_service import logical_names, protection, read_config
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.security import HdfsSecurity
 from bmq.storage.hdfs.settings import HdfsSettings
-from bmq.storage.hdfs.token_file import read_token_files, token_files
+from bmq.storage.hdfs.token_file import FileState, Tokens, file_states, read_token_files, token_files
 from bmq.storage.hdfs.token_login import DelegatedAuthenticator, FileToken, GivenToken, choose_token, no_token_for
 
 _log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def _by_given_token(url: str, token: StorageToken) -> ClusterLogin:
 
 async def _by_token_file(paths: tuple[str, ...], own: ClusterLogin) -> ClusterLogin:
     """Return the log-in by the files' token for these NameNodes; ``own``, without a token, if the files have none."""
-    tokens = await asyncio.to_thread(read_token_files, paths)
+    states, tokens = await asyncio.to_thread(_read_with_states, paths)
     if not any(token.kind == HDFS_DELEGATION_TOKEN for token in tokens.values()):
         return own
     services = await token_services(own.address, own.names)
@@ -119,13 +119,18 @@ async def _by_token_file(paths: tuple[str, ...], own: ClusterLogin) -> ClusterLo
 
     def make_identity() -> Authenticator:
         return DelegatedAuthenticator(
-            FileToken(paths, services, token),
+            FileToken(paths, services, token, states),
             security.rpc_levels,
             own.make_identity if security.is_kerberos else None,
             is_fallback_allowed=security.is_fallback_allowed,
         )
 
     return replace(own, make_identity=make_identity, token=token)
+
+
+def _read_with_states(paths: tuple[str, ...]) -> tuple[tuple[FileState, ...], Tokens]:
+    """Return the tokens of these files, and the files' states before: a later change is noticed."""
+    return file_states(paths), read_token_files(paths)
 
 
 async def token_services(address: HdfsAddress, names: tuple[str, ...]) -> list[str]:

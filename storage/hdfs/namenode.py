@@ -21,7 +21,14 @@ from bmq.storage.filesystem import CannotLogIn, NoSuchFile, NotAllowed, StorageE
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.delegation_token import HadoopToken
-from bmq.storage.hdfs.errors import INVALID_TOKEN, TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError, translate
+from bmq.storage.hdfs.errors import (
+    INVALID_TOKEN,
+    TRY_AGAIN,
+    TRY_ANOTHER_NAMENODE,
+    ConnectionEnded,
+    RemoteError,
+    translate,
+)
 from bmq.storage.hdfs.rpc import NAMENODE_PROTOCOL, RpcConnection, RpcConnectionLost
 from bmq.storage.hdfs.sasl import LoginFailed, LoginRefused
 from bmq.storage.hdfs.settings import HdfsSettings
@@ -309,6 +316,7 @@ class NameNode:
         call_id = next(self._call_ids) & 0x7FFFFFFF
         deadline = loop.time() + self._settings.call_deadline_s
         refusals = TokenRefusals(len(self._namenodes))
+        may_be_done = False  # a NameNode has got the call, and its response is lost
         for attempt in itertools.count():
             connection: RpcConnection | None = None
             try:
@@ -327,26 +335,33 @@ class NameNode:
                 if connection is None and error.short_class == INVALID_TOKEN:
                     by = f"the log-in by {self._authenticator}"
                     refusal = refusals.last = translate(error, f"{method} {what}".rstrip() + f": {by}")
-                    if refusals.count(attempt) and self._authenticator.has_another():
+                    if refusals.count(attempt) and await self._authenticator.has_another():
                         refusals = TokenRefusals(len(self._namenodes), attempt + 1)
                     elif refusals.are_final(attempt):
                         raise refusal from error
                 elif error.short_class in TRY_ANOTHER_NAMENODE:
                     self._leave(connection)
-                elif error.short_class not in TRY_AGAIN:
+                elif error.short_class in TRY_AGAIN:
+                    pass
+                elif isinstance(error, ConnectionEnded):  # all calls under way get it: it refuses the user, not a call
+                    self._leave(connection)
+                    if self._is_final(attempt, NotAllowed, may_be_done=may_be_done):
+                        raise translate(error, f"{method} {what}", self._identity) from error
+                else:
                     raise translate(error, f"{method} {what}", self._identity) from error
                 failure: Exception = error
             except RpcConnectionLost as error:
+                may_be_done = may_be_done or connection is not None
                 self._leave(connection)
                 refusals.no_response(attempt)
                 failure = error
             except LoginFailed as error:
-                is_final = error.is_final and self._kind(error) is error.kind
-                if is_final and attempt + 1 >= len(self._namenodes):
+                if error.is_final and self._is_final(attempt, error.kind, may_be_done=may_be_done):
                     raise error.kind(f"{method + (what and ' ' + what)}: {error}") from error
                 refusals.no_response(attempt)
                 failure = error
             except TimeoutError:
+                may_be_done = True
                 self._leave(connection)
                 refusals.no_response(attempt)
                 failure = TimeoutError(f"no response within {self._settings.call_timeout_s:g} s")
@@ -354,18 +369,19 @@ class NameNode:
             if self._is_closed or loop.time() + pause_s > deadline:
                 if refusals.last is not None:  # no NameNode has taken the token, and this says what to do
                     raise refusals.last from failure
-                kind = self._kind(failure) if isinstance(failure, LoginFailed) else StorageUnavailable
+                kind = _kind(failure)
                 raise kind(f"{method + (what and ' ' + what)}: {failure} (attempt {attempt + 1})") from failure
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
-    def _kind(self, error: LoginFailed) -> type[StorageError]:
-        """Return the error to raise for a failed log-in.
+    def _is_final(self, attempt: int, kind: type[StorageError], *, may_be_done: bool) -> bool:
+        """Return whether the failure ``kind`` of a log-in ends the call, with every NameNode tried once.
 
         A refusal is final at the start only.  Once a call was served, the refusal may pass: keys and clocks change.
-        Another NameNode may have done the call before.
+        Another NameNode may have done the call before, and then it is no refusal of the call either.
         """
-        return CannotLogIn if self._has_served and error.kind is NotAllowed else error.kind
+        may_pass = (self._has_served or may_be_done) and not issubclass(kind, StorageUnavailable)
+        return not may_pass and attempt + 1 >= len(self._namenodes)
 
     @property
     def _identity(self) -> str:
@@ -418,3 +434,12 @@ class NameNode:
             self._connection = None
             self._current = (self._current + 1) % len(self._namenodes)
             connection.close()
+
+
+def _kind(failure: Exception) -> type[StorageError]:
+    """Return the error of a call at its deadline, by its last failure.  A refused log-in is no refusal of the call."""
+    if isinstance(failure, LoginFailed):
+        return failure.kind if issubclass(failure.kind, StorageUnavailable) else CannotLogIn
+    if isinstance(failure, ConnectionEnded) and isinstance(translate(failure, ""), NotAllowed):
+        return CannotLogIn
+    return StorageUnavailable

@@ -21,7 +21,7 @@ from bmq.storage.filesystem import CannotLogIn, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator, SaslClient, SaslLogin
 from bmq.storage.hdfs.data_transfer import WireError
-from bmq.storage.hdfs.errors import INVALID_TOKEN, TRY_AGAIN, TRY_ANOTHER_NAMENODE, RemoteError
+from bmq.storage.hdfs.errors import INVALID_TOKEN, TRY_AGAIN, TRY_ANOTHER_NAMENODE, ConnectionEnded, RemoteError
 from bmq.storage.hdfs.rpc_frames import (
     FRAME_BYTES_MAX,
     RPC_PROTOBUF,
@@ -161,8 +161,9 @@ class RpcConnection(asyncio.Protocol):
     ) -> Response:
         """Send a call, and return its response.
 
-        Raises RemoteError if the response is an exception, RpcConnectionLost if the connection ends first,
-        TimeoutError after ``timeout_s``; a response that comes later is dropped.
+        Raises RemoteError if the response is an exception, and ConnectionEnded or RpcConnectionLost if the connection
+        ends first, with or without an exception of the server.  Raises TimeoutError after ``timeout_s``; a response
+        that comes later is dropped.
         """
         if self._lost is not None or self._transport is None:
             raise RpcConnectionLost(str(self._lost or f"{self.name} is closed"))
@@ -217,6 +218,7 @@ class RpcConnection(asyncio.Protocol):
 
     async def _log_in(self, login: SaslLogin, host: str, timeout_s: float, response_timeout_s: float) -> None:
         """Carry out the effects of the negotiation's machine, and send the connection context."""
+        await login.refresh()
         negotiation = login.negotiate(self.name)
         client: SaslClient | None = None
         effect: Effect = negotiation.start()
@@ -371,7 +373,8 @@ class RpcConnection(asyncio.Protocol):
         header = pb.RpcResponseHeader.FromString(part)
         future = self._calls.get(header.call_id)
         if header.status == pb.RpcResponseHeader.FATAL:
-            self._fail(_remote_error(header))
+            ended = _remote_error(header)
+            self._fail(ConnectionEnded(ended.exception_class, ended.first_line))
         elif future is None or future.done():
             if self._is_logging_in:
                 raise WireError(f"a response to call {header.call_id} in the middle of a log-in")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
@@ -11,7 +12,10 @@ from bmq.storage.filesystem import CannotLogIn, StorageError
 from bmq.storage.hdfs.auth import AUTH_SASL, Authenticator, SaslClient, SimpleAuthenticator, TokenAuthenticator
 from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, LOGICAL, HadoopToken
 from bmq.storage.hdfs.sasl import AUTHENTICATION, SIMPLE, TOKEN, LoginFailed, Negotiation, Protection
-from bmq.storage.hdfs.token_file import TOKEN_FILE_LOCATION, Tokens, file_states, read_token_files
+from bmq.storage.hdfs.token_file import TOKEN_FILE_LOCATION, FileState, Tokens, file_states, read_token_files
+
+WAIT_S = 2.0
+"""Longest wait of a log-in for its token file, which takes a millisecond."""
 
 _log = logging.getLogger(__name__)
 
@@ -20,7 +24,10 @@ class HadoopTokenSource(Protocol):
     """The place of a token.  Another token may replace it there."""
 
     def current(self) -> HadoopToken:
-        """Return the token as it is now."""
+        """Return the token as it was read last."""
+
+    async def refresh(self) -> None:
+        """Read the token again if another one may be there."""
 
 
 class GivenToken:
@@ -39,15 +46,32 @@ class GivenToken:
         """Return the token."""
         return self._token
 
+    async def refresh(self) -> None:
+        """Do nothing."""
+
 
 class FileToken:
-    """The token for ``services`` out of Hadoop's files of credentials, which are read again after a change."""
+    """The token for ``services`` out of Hadoop's files of credentials, which are read again after a change.
 
-    def __init__(self, paths: tuple[str, ...], services: Collection[str], token: HadoopToken) -> None:
+    ``token`` was read from the files in ``states``.  A thread reads for all log-ins, since the files may lie on a
+    network's disk.  A log-in waits for ``wait_s`` at most.
+    """
+
+    def __init__(
+        self,
+        paths: tuple[str, ...],
+        services: Collection[str],
+        token: HadoopToken,
+        states: tuple[FileState, ...],
+        *,
+        wait_s: float = WAIT_S,
+    ) -> None:
         self._paths = paths
         self._services = frozenset(services)
         self._token = token
-        self._states = file_states(paths)
+        self._states = states
+        self._wait_s = wait_s
+        self._reading: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
         return f"FileToken({self})"
@@ -56,18 +80,30 @@ class FileToken:
         return f"{self._token} in {','.join(self._paths)}"
 
     def current(self) -> HadoopToken:
-        """Return the token in the files now, or the former token if no file can be read or has a token."""
+        """Return the token as it was read last."""
+        return self._token
+
+    async def refresh(self) -> None:
+        """Read the files if they have changed.  The former token is kept if no file can be read or has a token."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.get_running_loop().run_in_executor(None, self._read)
+        reading = self._reading
+        done, _ = await asyncio.wait([reading], timeout=self._wait_s)
+        if not done:
+            _log.warning("no response of a token file's disk: the former token is kept", extra=fields(path=self._paths))
+            return
+        reading.result()
+
+    def _read(self) -> None:
         states = file_states(self._paths)
         if states == self._states:
-            return self._token
-        self._states = states
+            return
         try:
             found = choose_token(read_token_files(self._paths), self._services)
         except CannotLogIn as error:
             _log.warning("a changed token file cannot be used: the former token is kept", extra=fields(error=error))
-            return self._token
-        self._token = found or self._token
-        return self._token
+            found = None
+        self._token, self._states = found or self._token, states
 
 
 def choose_token(tokens: Tokens, services: Collection[str]) -> HadoopToken | None:
@@ -112,7 +148,7 @@ class DelegatedAuthenticator:
 
     @property
     def token(self) -> HadoopToken:
-        """The token as it is now."""
+        """The token as it was read last."""
         return self._source.current()
 
     @property
@@ -125,6 +161,10 @@ class DelegatedAuthenticator:
         """True if Kerberos is used, and the server's principal has its own name in it."""
         login = None if self.is_by_token or self._kerberos is None else self._kerberos.login
         return login is not None and login.needs_names
+
+    async def refresh(self) -> None:
+        """Read the token again if another one may be there."""
+        await self._source.refresh()
 
     def negotiate(self, server: str) -> Negotiation:
         """Return the machine of a log-in at ``server``, by the token unless it was refused."""
@@ -144,9 +184,10 @@ class DelegatedAuthenticator:
         client = self._kerberos.login.client(method, host, names, service, server_id)
         return _AfterToken(client, f"the NameNode refuses {self._source}")
 
-    def has_another(self) -> bool:
+    async def has_another(self) -> bool:
         """Return whether another token has come into the file, or Kerberos can be tried in the token's place."""
         self._refused = self._used.identifier
+        await self._source.refresh()
         if self._source.current().identifier != self._refused:
             return True
         if not self.is_by_token or self._make_kerberos is None:

@@ -55,6 +55,7 @@ async def test_a_file_in_the_place_of_the_root_is_an_error(tmp_path: Path) -> No
 
 def test_for_a_path_the_error_suggests_a_url_and_no_error_shows_a_password() -> None:
     assert unknown_root("/a b", SCHEMES) == "unknown root '/a b': for a local folder give file:///a%20b"
+    assert "the hdfs:// URL behind the mount point" in unknown_root("viewfs://cluster/bmq", SCHEMES)
     text = unknown_root("s3://user:secret@bucket", SCHEMES)
     assert text.endswith(f": use one of {SCHEMES}")
     assert "secret" not in text

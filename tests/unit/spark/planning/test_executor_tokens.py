@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from bmq.spark.planning.executor_tokens import ExecutorTokens, plan_token
-from bmq.storage.filesystem import CannotLogIn, StorageError
+from bmq.storage.filesystem import CannotLogIn, NotAllowed, StorageError, StorageUnavailable
 from bmq.storage.hdfs.delegation_token import TokenGrant
 from bmq.storage.hdfs.namenode import NameNode
 from tests.unit.spark.planning.tokens import granted
@@ -60,6 +60,23 @@ async def test_a_token_out_of_a_file_is_read_again_for_each_micro_batch() -> Non
     assert granting.owners == [""] * 3
     granting.failure = CannotLogIn("the token has ended")
     with pytest.raises(CannotLogIn, match="the token has ended"):
+        await tokens.current()
+
+
+async def test_a_silent_namenode_ends_no_stream_by_token_file(caplog: pytest.LogCaptureFixture) -> None:
+    """Go on with the token of the file, as a stream by keytab does, and ask again after a minute."""
+    granting = Granting(life_s=None)
+    tokens = granting.tokens()
+    first = await tokens.current()
+    granting.failure = StorageUnavailable("no response within 5 s")
+    for granting.now in (10, 11, 69):
+        assert await tokens.current() is first
+    assert len(granting.owners) == 2, "planning does not wait for the NameNode at each micro-batch"
+    granting.failure = None
+    granting.now = 70
+    assert await tokens.current() not in (None, first)
+    granting.failure = NotAllowed("the file's token is another user's")
+    with pytest.raises(NotAllowed):
         await tokens.current()
 
 

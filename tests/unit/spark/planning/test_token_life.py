@@ -25,7 +25,8 @@ DAY = 86_400.0
         (60, 46, True, False),
         (0, 0, False, True),
         (DAY, 2 * DAY, True, False),
-        (None, 0, True, False),
+        (None, 0, True, True),  # of a file: its writer renews it
+        (None, 9 * DAY, True, True),
     ],
 )
 def test_when_a_token_is_replaced_and_how_long_it_serves_if_it_cannot_be(
@@ -35,7 +36,8 @@ def test_when_a_token_is_replaced_and_how_long_it_serves_if_it_cannot_be(
 
 
 @pytest.mark.parametrize(
-    ("life", "since", "expected"), [(DAY, 59, False), (DAY, 60, True), (60, 5, False), (60, 6, True)]
+    ("life", "since", "expected"),
+    [(DAY, 59, False), (DAY, 60, True), (60, 5, False), (60, 6, True), (None, 59, False), (None, 60, True)],
 )
-def test_a_failed_attempt_is_made_again_after_a_minute(life: float, since: float, expected: bool) -> None:
+def test_a_failed_attempt_is_made_again_after_a_minute(life: float | None, since: float, expected: bool) -> None:
     assert may_retry(life, since) is expected

@@ -287,3 +287,27 @@ async def test_a_replaced_connection_is_closed_after_its_last_call(monkeypatch: 
     assert await asyncio.gather(*callers) == [7, 7]
     assert [connection.is_closed for connection in made] == [True, False]
     nodes.close()
+
+
+async def test_a_new_connection_is_not_closed_before_its_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask more datanodes at once than connections are kept: each responds, and none counts as silent."""
+    made: list[PendingConnection] = []
+
+    async def connect(*_: object, **__: object) -> PendingConnection:
+        made.append(PendingConnection())
+        return made[-1]
+
+    monkeypatch.setattr(RpcConnection, "connect", connect)
+    nodes = Datanodes(SETTINGS, SimpleAuthenticator("alice"))
+    most = SETTINGS.datanode_connections_max
+    asked = [
+        asyncio.create_task(nodes.visible_length(TokenNode().node.id, block(number), token(number), TIMEOUT_S))
+        for number in range(most + 3)
+    ]
+    await until(lambda: len(made) == len(asked) and all(connection.calls for connection in made))
+    assert not any(connection.is_closed for connection in made), "each has a call under way, or will have"
+    for connection in made:
+        connection.calls[0].set_result(pb.GetReplicaVisibleLengthResponse(length=7))
+    assert await asyncio.gather(*asked) == [7] * len(asked)
+    assert sum(not connection.is_closed for connection in made) == most
+    nodes.close()

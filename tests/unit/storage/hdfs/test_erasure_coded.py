@@ -122,3 +122,11 @@ async def test_a_library_that_never_responds_is_left(library: Library) -> None:
     library.is_silent = True
     with pytest.raises(StorageUnavailable, match=r"no bytes within 0\.01 s"):
         await reader(timeout_s=0.01).read("/bmq/f", "p", 0, 1)
+
+
+async def test_with_a_token_alone_the_error_says_so_and_the_library_is_not_asked(library: Library) -> None:
+    """Read on an executor of Spark: a retriable error about tickets would be repeated without end."""
+    coded = ErasureCodedReader(ADDRESS, HdfsSecurity(is_kerberos=True), HdfsLogin(), 30.0, has_token_alone=True)
+    with pytest.raises(Unsupported, match=r"^/bmq/f is erasure-coded by p, and this reader has a delegation token"):
+        await coded.read("/bmq/f", "p", 0, 1)
+    assert library.made == []

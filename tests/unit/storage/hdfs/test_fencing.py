@@ -23,6 +23,7 @@ from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.block_reader import ReplicaFailed
 from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS
 from bmq.storage.hdfs.datanode import NodeUnreachable
+from bmq.storage.hdfs.handshake import TokenRefused
 from bmq.storage.hdfs.pipeline import SetupTimedOut
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.harness.waiting import now
@@ -258,6 +259,25 @@ async def test_a_datanode_that_was_silent_before_and_responds_like_the_others_ke
 async def test_an_unreadable_replica_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt a writer between data and checksum: the unreadable replica stays open and is left out."""
     hdfs, _ = await fence(monkeypatch, ON_TIME, Node(is_unreadable=True), ON_TIME)
+    assert (hdfs.copies, hdfs.refusing) == (2, [])
+
+
+async def test_a_token_that_ends_in_a_fence_costs_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse the token while replicas are filled: the next round has another token, and both of them live."""
+    refused: list[int] = []
+    read = Hdfs.read
+
+    async def read_once_refused(
+        self: Hdfs, client: Any, node: Any, block: Any, token: object, start: int, size: int
+    ) -> Any:
+        if size == 10 and not refused:
+            refused.append(start)
+            raise TokenRefused("block token is expired")
+        return await read(self, client, node, block, token, start, size)
+
+    monkeypatch.setattr(Hdfs, "read", read_once_refused)
+    hdfs, _ = await fence(monkeypatch, ON_TIME, Node(length=LENGTH - 10))
+    assert refused == [LENGTH - 10]
     assert (hdfs.copies, hdfs.refusing) == (2, [])
 
 

@@ -16,7 +16,7 @@ from gssapi.exceptions import ExpiredCredentialsError
 from gssapi.raw.misc import GSSError
 
 from bmq.storage.hdfs.kerberos import KerberosLogin
-from bmq.storage.hdfs.keytab_tickets import REPLACE_S, RETRY_S
+from bmq.storage.hdfs.keytab_tickets import REPLACE_S, RETRY_S, SERVERS_MAX
 from bmq.storage.hdfs.krb5_conf import ClockDifference, Krb5Conf
 from bmq.storage.logins import CLOCK, KDC, KEYTAB, OTHER, PRINCIPAL, TICKET, StorageLogins
 
@@ -346,6 +346,71 @@ def test_a_kdc_that_ends_after_the_first_ticket_fails_no_log_in(
     assert login.credentials()
     idle(login)
     assert "the KDC is away: a fail-over of the NameNode needs it" in caplog.text
+    login.close()
+
+
+def test_tickets_that_the_kdc_did_not_give_at_first_are_fetched_soon(
+    monkeypatch: pytest.MonkeyPatch, keytab: str
+) -> None:
+    """End the KDC after the first ticket: the next outage may come with a fail-over, hours before the renewal."""
+    asked: list[str] = []
+
+    def fetch(_: object, server: str) -> None:
+        asked.append(server)
+        if len(asked) == 1:
+            raise error(156)
+
+    monkeypatch.setattr("bmq.storage.hdfs.keytab_tickets._fetch_ticket", fetch)
+    kdc = Kdc(36_000, 36_000)
+    login = made(kdc, monkeypatch, keytab)
+    login.note_server("nn/other@R")
+    first = login.credentials()
+    idle(login)
+    tickets = login._tickets
+    assert tickets is not None
+    tickets._tend()
+    assert asked == ["nn/other@R"], "not at once"
+    kdc.now += RETRY_S
+    tickets._tend()
+    assert login.credentials() is not first
+    assert asked == ["nn/other@R"] * 2
+    login.close()
+
+
+def test_a_server_that_was_reached_last_is_noted_among_many(monkeypatch: pytest.MonkeyPatch, keytab: str) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("bmq.storage.hdfs.keytab_tickets._fetch_ticket", lambda _, server: asked.append(server))
+    login = made(Kdc(1_000), monkeypatch, keytab)
+    for number in range(SERVERS_MAX + 2):
+        login.note_server(f"nn/{number}@R")
+    login.note_server("nn/2@R")
+    login.note_server("nn/last@R")
+    login.credentials()
+    idle(login)
+    assert len(asked) == SERVERS_MAX, "bounded"
+    assert asked[-2:] == ["nn/2@R", "nn/last@R"], "those that were reached last"
+    login.close()
+
+
+def test_many_refusals_at_once_replace_the_ticket_once(monkeypatch: pytest.MonkeyPatch, keytab: str) -> None:
+    """Refuse log-ins while the KDC is silent: the library waits for a minute, in which refusals do not pile up."""
+    kdc = Kdc(1_000, -1, -1)
+    login = made(kdc, monkeypatch, keytab)
+    first = login.credentials()
+    may_go_on = threading.Event()
+    tickets = login._tickets
+    assert tickets is not None
+    tickets._thread.submit(may_go_on.wait)
+    kdc.now += REPLACE_S
+    for _ in range(100):
+        login.replace_ticket()
+    assert tickets._thread._calls.qsize() <= 2
+    may_go_on.set()
+    assert replaced(login) is first
+    assert len(kdc.lives) == 1
+    kdc.now += REPLACE_S
+    assert replaced(login) is first
+    assert kdc.lives == [], "a later refusal is heard"
     login.close()
 
 

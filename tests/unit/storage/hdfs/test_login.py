@@ -77,7 +77,10 @@ class Password:
         self.is_complete = bool(challenge)
         return b"last" if challenge else b"first"
 
-    def has_another(self) -> bool:
+    async def refresh(self) -> None:
+        pass
+
+    async def has_another(self) -> bool:
         return False
 
     def note_refusal(self) -> None:
@@ -99,6 +102,10 @@ class SecureServer:
     contexts: list[pb.ConnectionContext] = field(default_factory=list)
     error: str = ""
     """The exception's class that answers each call."""
+    is_silent: bool = False
+    """True for a server that responds to no call."""
+    fatal: str = ""
+    """The exception's class that ends each connection after its log-in."""
     connections: int = 0
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
@@ -125,6 +132,11 @@ class SecureServer:
                     self.messages.append(pb.RpcSasl.FromString(rest[0]))
                 elif call_id < 0:
                     self.contexts.append(pb.ConnectionContext.FromString(rest[0]))
+                    if self.fatal:
+                        end(writer, call_id, self.fatal)
+                        return
+                elif self.is_silent:
+                    continue
                 elif self.error:
                     response = pb.RpcResponseHeader(
                         call_id=call_id, status=pb.RpcResponseHeader.ERROR, exception_class=self.error, error_message=""
@@ -137,6 +149,17 @@ class SecureServer:
 
 def write_frame(writer: asyncio.StreamWriter, body: bytes) -> None:
     writer.write(struct.pack(">I", len(body)) + body)
+
+
+def end(writer: asyncio.StreamWriter, call_id: int, error: str) -> None:
+    """End a connection by an exception, as a server does whose service authorization fails (Server.java)."""
+    status = pb.RpcResponseHeader.FATAL
+    name, _, text = error.partition(": ")
+    response = pb.RpcResponseHeader(
+        call_id=call_id & 0xFFFFFFFF, status=status, exception_class=name, error_message=text
+    )
+    write_frame(writer, delimited(response))
+    writer.close()
 
 
 def send(writer: asyncio.StreamWriter, step: pb.RpcSasl | bytes | str | None) -> None:
@@ -244,6 +267,42 @@ async def test_a_passing_refusal_of_a_log_in_is_not_seen() -> None:
         await until(lambda: identity.refusals > 0)
         server.script = WHOLE
         assert await call
+
+
+UNAUTHORIZED = "org.apache.hadoop.security.authorize.AuthorizationException: User alice is not authorized for protocol"
+
+
+async def test_a_connection_that_is_ended_after_the_log_in_refuses_no_call() -> None:
+    """Lose the response to a call: another NameNode, which lets the user in no further, knows nothing of the call."""
+    settings = replace(SETTINGS, call_deadline_s=0.5)
+    async with secure(WHOLE, WHOLE, identity=Password(), settings=settings) as (client, (first, second)):
+        assert await client.is_file_closed("/x")
+        first.script, second.fatal = [NEGOTIATE, REFUSAL], UNAUTHORIZED
+        await first.close()
+        with pytest.raises(CannotLogIn, match="concat /x") as caught:
+            await client.concat("/x", ["/y"])
+        assert isinstance(caught.value, StorageUnavailable), "retriable"
+        assert second.connections > 1
+        second.fatal = ""
+        await client.concat("/x", ["/y"])
+
+
+async def test_a_first_call_whose_response_was_lost_is_refused_by_no_other_namenode() -> None:
+    settings = replace(SETTINGS, call_deadline_s=0.5)
+    async with secure(WHOLE, WHOLE, identity=Password(), settings=settings) as (client, (first, second)):
+        first.is_silent, second.fatal = True, UNAUTHORIZED
+        with pytest.raises(StorageUnavailable, match="concat /x"):
+            await client.concat("/x", ["/y"])
+        assert second.connections > 0
+
+
+async def test_a_failed_service_authorization_ends_the_start_after_each_namenode_was_tried() -> None:
+    async with secure(WHOLE, WHOLE, identity=Password()) as (client, servers):
+        for server in servers:
+            server.fatal = UNAUTHORIZED
+        with pytest.raises(NotAllowed, match=r"alice is not authorized .*security\.client\.protocol\.acl"):
+            await client.is_file_closed("/x")
+    assert [server.connections for server in servers] == [1, 1]
 
 
 async def test_a_log_in_at_a_standby_makes_no_refusal_retriable() -> None:

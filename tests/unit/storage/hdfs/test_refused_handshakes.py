@@ -183,6 +183,26 @@ async def test_a_fence_does_without_a_datanode_that_lets_nobody_in(
     assert peer.operations == []
 
 
+@pytest.mark.parametrize("other", ["closed", "dead"])
+async def test_a_fence_leaves_no_single_copy_while_another_datanode_has_one(
+    other: str, foreign_hdfs: Callable[..., Any]
+) -> None:
+    """Let one of three datanodes in: HDFS's own recovery needs no datanode of this client, and keeps all copies."""
+    peer = of_another_level()
+    server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    hdfs = foreign_hdfs({2: port, 3: port} if other == "closed" else {2: port})
+    hdfs.nodes[3].is_dead = other == "dead"
+    try:
+        assert await fencing.fence(hdfs, (), "old holder", 9) == (test_fencing.LENGTH, True)
+    finally:
+        server.close()
+        await ended(peer)
+    assert hdfs.lease_is_recovered
+    assert hdfs.final is None, "the other replica is as good as before"
+    assert all(pipe.is_aborted for pipe in hdfs.pipes if not pipe._node.is_dead)
+
+
 # ---- new blocks
 
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import pickle
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import CannotLogIn, Unsupported
 from bmq.storage.hdfs import messages_pb2 as pb
+from bmq.storage.hdfs import token_login
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.auth import Authenticator, SimpleAuthenticator
 from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, HadoopToken, StorageToken
@@ -23,7 +25,7 @@ from bmq.storage.hdfs.login import find_login, token_services
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.security import HdfsSecurity
 from bmq.storage.hdfs.settings import HdfsSettings
-from bmq.storage.hdfs.token_file import FILE_BYTES_MAX, FILES_MAX, read_token_files
+from bmq.storage.hdfs.token_file import FILE_BYTES_MAX, FILES_MAX, FileState, file_states, read_token_files
 from bmq.storage.hdfs.token_login import DelegatedAuthenticator, FileToken, GivenToken, choose_token
 from bmq.storage.open import fetch_storage_token
 from tests.services.hdfs_config import write_conf
@@ -296,28 +298,78 @@ async def test_without_the_library_of_kerberos_the_error_is_the_tokens(caplog: p
     assert "Kerberos cannot take the place of a refused token" in caplog.text
 
 
-def test_another_token_in_the_file_is_used_after_a_refusal(file: Path) -> None:
-    tokens = FileToken((str(file),), {"127.0.0.1:8020", "ha-hdfs:nameservice"}, TOKEN)
-    identity = DelegatedAuthenticator(tokens)
+def put(file: Path, data: bytes) -> None:
+    file.write_bytes(data)
+
+
+def read_from(file: Path, *services: str, wait_s: float = 60.0) -> FileToken:
+    paths = (str(file),)
+    return FileToken(paths, services, TOKEN, file_states(paths), wait_s=wait_s)
+
+
+async def test_another_token_in_the_file_is_used_after_a_refusal(file: Path) -> None:
+    identity = DelegatedAuthenticator(read_from(file, "127.0.0.1:8020", "ha-hdfs:nameservice"))
     identity.negotiate("nn1:8020")
     replaced = file.with_name("new")
     replaced.write_bytes(WRITABLE.replace(b"\x13ha-hdfs:nameservice", b"\x0fha-hdfs:another"))
     os.replace(replaced, file)
-    assert identity.has_another()
+    assert await identity.has_another()
     identity.negotiate("nn1:8020")
     assert str(identity) == f"the delegation token 1 of Jürgen in {file}"
-    assert not identity.has_another(), "the NameNode has refused this one, too"
+    assert not await identity.has_another(), "the NameNode has refused this one, too"
 
 
-def test_a_file_that_is_damaged_or_gone_later_leaves_the_former_token(
+async def test_a_file_that_is_damaged_or_gone_later_leaves_the_former_token(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tokens = FileToken((str(file),), {"ha-hdfs:nameservice"}, TOKEN)
-    file.write_bytes(b"garbage")
-    assert tokens.current() == TOKEN
-    file.unlink()
-    assert tokens.current() == TOKEN
+    tokens = read_from(file, "ha-hdfs:nameservice")
+
+    async def current() -> HadoopToken:
+        await tokens.refresh()
+        return tokens.current()
+
+    put(file, b"garbage")
+    assert await current() == TOKEN
+    os.unlink(file)
+    assert await current() == TOKEN
     assert len(caplog.records) == 2
-    file.write_bytes(PROTOBUF)
-    assert tokens.current() == TOKEN
+    put(file, PROTOBUF)
+    assert await current() == TOKEN
     assert len(caplog.records) == 2
+
+
+async def test_a_file_that_changes_before_the_identity_is_made_is_read_at_the_first_log_in(file: Path) -> None:
+    found = await find_login("hdfs://nameservice/a")
+    put(file, PROTOBUF.replace(b"alice", b"carol"))
+    identity = found.make_identity()
+    assert isinstance(identity, DelegatedAuthenticator)
+    await identity.refresh()
+    assert "the delegation token 300 of carol" in str(identity)
+
+
+async def test_a_token_file_on_a_silent_disk_stops_neither_the_loop_nor_the_log_in(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hang the disk of the token file: log-ins share one thread, and go on with the token that they have."""
+    threads: list[int] = []
+    may_go_on = threading.Event()
+
+    def states(paths: tuple[str, ...]) -> tuple[FileState, ...]:
+        threads.append(threading.get_ident())
+        assert may_go_on.wait(10)
+        return file_states(paths)
+
+    tokens = read_from(file, "ha-hdfs:nameservice", wait_s=0.01)
+    put(file, PROTOBUF.replace(b"alice", b"carol"))
+    monkeypatch.setattr(token_login, "file_states", states)
+    await asyncio.gather(*(tokens.refresh() for _ in range(10)))
+    assert tokens.current() == TOKEN
+    assert "no response of a token file's disk" in caplog.text
+    may_go_on.set()
+    assert tokens._reading is not None
+    await tokens._reading
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+    assert "of carol" in str(tokens.current()), "the disk has responded later"
+    await tokens.refresh()
+    assert len(threads) == 2

@@ -86,7 +86,7 @@ async def test_a_root_in_a_zone_is_refused_and_its_folder_goes() -> None:
     async with namenode(respond) as (client, (fake,)):
         with pytest.raises(Unsupported, match=r"^/bmq is in an encryption zone"):
             await own_user(client, "/bmq")
-        assert [call.method for call in fake.calls] == ["mkdirs", "getFileInfo", "delete"]
+        assert [call.method for call in fake.calls] == ["mkdirs", "getFileInfo", "getFileInfo", "delete"]
 
 
 async def test_a_root_with_a_policy_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
