@@ -3,11 +3,17 @@
 BMQ's own files are replicated: HDFS cannot flush others.  An administrator may have coded closed ones, by ``distcp``
 into a folder with a policy.  Such a file has stripes over many datanodes, and the reader computes lost cells from
 the others: a library does the reads.
+
+The asynchronous client of the library may stop a process for good.  Threads of the library need the interpreter's lock
+to call the event loop.  Meanwhile the loop's thread holds the lock, and waits for the library.  The blocking client
+gives the lock up before it waits, so threads of this process do the reads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bmq.core.hdfs_login import HdfsLogin
@@ -16,12 +22,15 @@ from bmq.storage.filesystem import StorageUnavailable, Unsupported
 from bmq.storage.hdfs import digest_md5
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.handshake import TRANSFER_PROTECTION
+from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.principals import own_principal
 from bmq.storage.hdfs.security import AUTHENTICATION, HdfsSecurity
 
 if TYPE_CHECKING:
-    from hdfs_native import AsyncClient, AsyncFileReader
+    from hdfs_native import Client
 
+THREADS = 4
+"""Reads at the same time; further reads wait."""
 _SERVICE = "bmq"  # the name service of the NameNodes, within the library's configuration
 
 
@@ -43,7 +52,14 @@ class ErasureCodedReader:
         self._login = login
         self._timeout_s = timeout_s
         self._has_token_alone = has_token_alone
-        self._client: AsyncClient | None = None
+        self._threads = [LibraryThread(f"hdfs-coded-{number}") for number in range(THREADS)]
+        self._connecting = threading.Lock()
+        self._client: Client | None = None
+
+    def close(self) -> None:
+        """End the threads after their present reads, without waiting for them.  Idempotent."""
+        for thread in self._threads:
+            thread.close()
 
     async def read(self, path: str, policy: str, position: int, length: int) -> bytes:
         """Return the bytes of a closed file with ``policy``, at most up to its end.
@@ -53,10 +69,12 @@ class ErasureCodedReader:
         """
         if self._has_token_alone:
             raise Unsupported(needs_own_login(path, policy))
-        if self._client is None:
-            self._client = self._connect(path, policy)
+        thread = min(self._threads, key=lambda each: each.unfinished)
         try:
-            return await asyncio.wait_for(_read(self._client, path, position, length), self._timeout_s)
+            found = thread.submit(partial(self._read, path, policy, position, length))
+            return await asyncio.wait_for(asyncio.wrap_future(found), self._timeout_s)
+        except (StorageUnavailable, Unsupported):
+            raise
         except TimeoutError:
             raise StorageUnavailable(
                 f"read {path}, erasure-coded by {policy}: no bytes within {self._timeout_s:g} s"
@@ -64,7 +82,15 @@ class ErasureCodedReader:
         except Exception as error:  # the library has no class of its own: RuntimeError, OSError, others of Rust's
             raise StorageUnavailable(f"read {path}, erasure-coded by {policy}, through hdfs-native: {error}") from error
 
-    def _connect(self, path: str, policy: str) -> AsyncClient:
+    def _read(self, path: str, policy: str, position: int, length: int) -> bytes:
+        with self._connecting:
+            if self._client is None:
+                self._client = self._connect(path, policy)
+        reader = self._client.read(path)
+        length = min(length, len(reader) - position)
+        return bytes(reader.read_range(position, length)) if length > 0 else b""
+
+    def _connect(self, path: str, policy: str) -> Client:
         try:
             import hdfs_native
         except ImportError as error:
@@ -78,7 +104,7 @@ class ErasureCodedReader:
             principal = own_principal(self._login.principal) or None
             login = {"kerberos_principal": principal, "kerberos_keytab": self._login.keytab or None}
         try:
-            return hdfs_native.AsyncClient(f"hdfs://{_SERVICE}", client_config(self._address, self._security), **login)
+            return hdfs_native.Client(f"hdfs://{_SERVICE}", client_config(self._address, self._security), **login)
         except Exception as error:  # as above
             raise StorageUnavailable(f"{path} is erasure-coded by {policy}: hdfs-native: {error}") from error
 
@@ -97,9 +123,3 @@ def client_config(address: HdfsAddress, security: HdfsSecurity) -> dict[str, str
     if security.transfer_levels:
         config[TRANSFER_PROTECTION] = ",".join(digest_md5.LEVELS[level] for level in security.transfer_levels)
     return config
-
-
-async def _read(client: AsyncClient, path: str, position: int, length: int) -> bytes:
-    reader: AsyncFileReader = await client.read(path)
-    length = min(length, len(reader) - position)
-    return bytes(await reader.read_range(position, length)) if length > 0 else b""

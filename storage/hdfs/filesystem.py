@@ -131,6 +131,7 @@ class HdfsFileSystem:
 
     async def close(self) -> None:
         """End lease renewal, connections and tasks; open files must then be fenced."""
+        self._coded.close()
         await self._client.close()
 
     # ---- writing

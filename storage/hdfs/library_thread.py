@@ -35,6 +35,12 @@ class LibraryThread:
         self._lock = threading.Lock()
         self._has_started = False
         self._is_closed = False
+        self._unfinished = 0
+
+    @property
+    def unfinished(self) -> int:
+        """The number of calls that wait or run."""
+        return self._unfinished
 
     def __repr__(self) -> str:
         return f"LibraryThread({self._name}, waiting={self._calls.qsize()}, closed={self._is_closed})"
@@ -46,6 +52,7 @@ class LibraryThread:
             if self._is_closed:
                 raise RuntimeError(f"{self._name} is closed")
             self._calls.put((future, call))
+            self._unfinished += 1
             if not self._has_started:
                 self._has_started = True
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
@@ -87,11 +94,18 @@ class LibraryThread:
         while (next_call := self._next()) is not None:
             future, call = next_call
             if not future.set_running_or_notify_cancel():
+                self._has_finished()
                 continue
             try:
                 result = call()
             except BaseException as error:  # noqa: BLE001  # the caller of `submit` gets it
+                self._has_finished()
                 future.set_exception(error)
             else:
+                self._has_finished()
                 future.set_result(result)
             del next_call, future, call  # not held while the thread waits
+
+    def _has_finished(self) -> None:
+        with self._lock:
+            self._unfinished -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import StorageUnavailable, Unsupported
 from bmq.storage.hdfs.address import HdfsAddress
-from bmq.storage.hdfs.erasure_coded import ErasureCodedReader, client_config
+from bmq.storage.hdfs.erasure_coded import THREADS, ErasureCodedReader, client_config
 from bmq.storage.hdfs.security import HdfsSecurity
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.loops("asyncio")
 ADDRESS = HdfsAddress.parse("hdfs://nn1:8020,[::1]:8021/bmq?dfs.client.use.datanode.hostname=true")
@@ -26,7 +28,7 @@ class Reader:
     def __len__(self) -> int:
         return len(DATA)
 
-    async def read_range(self, offset: int, length: int) -> bytes:
+    def read_range(self, offset: int, length: int) -> bytes:
         assert length > 0
         assert offset + length <= len(DATA)
         return DATA[offset : offset + length]
@@ -38,18 +40,20 @@ class Library:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.failure: Exception | None = None
-        self.is_silent = False
-        monkeypatch.setitem(sys.modules, "hdfs_native", SimpleNamespace(AsyncClient=self.connect))
+        self.blocks: threading.Event | None = None
+        self.reading = 0
+        monkeypatch.setitem(sys.modules, "hdfs_native", SimpleNamespace(Client=self.connect))
 
     def connect(self, url: str, config: dict[str, str], **login: Any) -> Library:
         self.made.append((url, config, login))
         return self
 
-    async def read(self, path: str) -> Reader:
+    def read(self, path: str) -> Reader:
         if self.failure is not None:
             raise self.failure
-        if self.is_silent:
-            await asyncio.get_running_loop().create_future()
+        if self.blocks is not None:
+            self.reading += 1
+            self.blocks.wait()
         return Reader()
 
 
@@ -119,9 +123,28 @@ async def test_a_failure_of_the_library_is_storage_that_is_away(library: Library
 
 
 async def test_a_library_that_never_responds_is_left(library: Library) -> None:
-    library.is_silent = True
-    with pytest.raises(StorageUnavailable, match=r"no bytes within 0\.01 s"):
-        await reader(timeout_s=0.01).read("/bmq/f", "p", 0, 1)
+    library.blocks = threading.Event()
+    coded = reader(timeout_s=0.01)
+    try:
+        with pytest.raises(StorageUnavailable, match=r"no bytes within 0\.01 s"):
+            await coded.read("/bmq/f", "p", 0, 1)
+    finally:
+        library.blocks.set()
+        coded.close()
+
+
+async def test_reads_block_no_other_read_and_not_the_loop(library: Library) -> None:
+    library.blocks = threading.Event()
+    coded = reader()
+    reads = [asyncio.create_task(coded.read("/bmq/f", "p", number, 1)) for number in range(THREADS + 2)]
+    try:
+        await until(lambda: library.reading == THREADS)  # the loop runs, and one client serves all
+        library.blocks.set()
+        assert await asyncio.gather(*reads) == [b"%d" % number for number in range(THREADS + 2)]
+        assert len(library.made) == 1
+    finally:
+        library.blocks.set()
+        coded.close()
 
 
 async def test_with_a_token_alone_the_error_says_so_and_the_library_is_not_asked(library: Library) -> None:
