@@ -108,7 +108,7 @@ class Story:
         return subprocess.run(command, capture_output=True, text=True, timeout=JOB_TIMEOUT_S, check=False)
 
     def job_of_its_turn(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Return a job that did not meet a look of the owner, which refuses jobs meanwhile: it looks after its start."""
+        """Return a job that did not meet a look of the owner, which refuses jobs meanwhile, also after its start."""
         done: list[subprocess.CompletedProcess[str]] = []
 
         def has_its_turn() -> bool:
