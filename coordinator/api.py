@@ -22,8 +22,8 @@ from bmq.meta.shard_kinds import ShardId
 class ClientInfo(NamedTuple):
     """The client that sent a request.  ``host`` is written as Kafka writes it: ``/127.0.0.1``.
 
-    ``principal``, as ``User:alice``: the owner of a group that the request creates.  Requests that create no group, as
-    heartbeats and members' commits, do not carry it.
+    ``principal``, as ``User:alice``: the owner of a group or transactional id that the request creates.  Requests that
+    create neither, as heartbeats and members' commits, do not carry it.
 
     ``topic_ids``: the ids that a broker means by the names of topics in its question about a transaction.
     """
@@ -39,7 +39,7 @@ class ClientInfo(NamedTuple):
 
     @classmethod
     def of_creator(cls, request: Request) -> ClientInfo:
-        """Return the client of a request that may create a group."""
+        """Return the client of a request that may create a group or a transactional id."""
         return cls(request.client_id or "", f"/{request.client.host}", str(request.client.session.principal))
 
 

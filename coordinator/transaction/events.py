@@ -23,11 +23,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerId(Event):
-    """A producer begins, or goes on after an error: then it names its producer id and epoch."""
+    """A producer begins, or goes on after an error: then it names its producer id and epoch.
+
+    A transactional id that the event creates counts for ``principal``.
+    """
 
     timeout_ms: int
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_EPOCH
+    principal: str = ""
 
     @property
     def is_resumed(self) -> bool:

@@ -74,11 +74,13 @@ class Transaction:
     # ------------------------------------------------------------------------------------------- InitProducerId
 
     def _on_new(self, event: ev.InitProducerId, now_ms: int) -> list[Effect]:
-        """Give it a new producer id with epoch 0."""
+        """Give it a new producer id with epoch 0; it counts for the principal of the request."""
         if event.fresh_id == NO_PRODUCER_ID:
             return [ev.NeedProducerId()]
         self.state = TransactionState.EMPTY
-        value = StoredTransaction(event.fresh_id, 0, event.timeout_ms, self.state, updated_ms=now_ms)
+        value = StoredTransaction(
+            event.fresh_id, 0, event.timeout_ms, self.state, updated_ms=now_ms, principal=event.principal
+        )
         return [ev.Store(value), ev.Respond(ErrorCode.NONE, value.producer_id, value.epoch)]
 
     def _on_init(self, event: ev.InitProducerId, now_ms: int) -> list[Effect]:

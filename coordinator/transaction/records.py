@@ -12,18 +12,21 @@ varint length in the same way, -1 or 0 for null::
                                 0: previousProducerId i64, 1: nextProducerId i64, 2: clientTransactionVersion i16,
                                 3: nextProducerEpoch i16,
                                 10000 (not Kafka's): topic ids of the array's topics, 16 bytes each,
-                                10001 (not Kafka's): last producer epoch i16
+                                10001 (not Kafka's): last producer epoch i16,
+                                10002 (not Kafka's): principal string
 
 Each key and value begins with its version, i16.  Values are always written as version 1, which Kafka reads from 3.5 on:
 version 0 has no place for topic ids.  A marker for a topic that was deleted and created again under its name must not
 end up in the later topic.  By the last epoch a repeated InitProducerId is known after a failover, where Kafka fences
-the producer.  An array may name a topic twice, with two ids; Kafka reads one topic.  A null value is a tombstone.  Keys
-of other versions are kept as they are: see ``UnknownTransaction``.
+the producer.  By the principal the id counts for its creator after a failover (``id_bounds``).  An array may name a
+topic twice, with two ids; Kafka reads one topic.  A null value is a tombstone.  Keys of other versions are kept as they
+are: see ``UnknownTransaction``.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 import uuid
 from functools import lru_cache
 from typing import NamedTuple
@@ -46,6 +49,7 @@ _PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG, _NEXT_EPOCH_TAG = range(4)
 _TOPIC_IDS_TAG = 10_000
 """First tag that is not Kafka's.  Kafka numbers its tagged fields from 0 and skips unknown ones (KIP-915)."""
 _LAST_EPOCH_TAG = 10_001
+_PRINCIPAL_TAG = 10_002
 _ID_BYTES = 16
 _TOPIC_IDS_CACHED = 16_384
 
@@ -71,6 +75,7 @@ class StoredTransaction(NamedTuple):
     | ``previous_id`` | producer id before the last change of the record |
     | ``next_id`` | producer id that follows once the markers are written, if the epochs of this one have run out |
     | ``client_version`` | 2 if each end bumps the epoch, else 0: the highest of the adds, then the end's |
+    | ``principal`` | owner of the id, as ``User:alice``; empty in records of Kafka and of earlier versions |
     """
 
     producer_id: int
@@ -85,6 +90,7 @@ class StoredTransaction(NamedTuple):
     last_epoch: int = NO_EPOCH
     client_version: int = 0
     next_epoch: int = NO_EPOCH
+    principal: str = ""
 
 
 class TransactionRecord(NamedTuple):
@@ -156,6 +162,8 @@ def _tags(value: StoredTransaction) -> list[tuple[int, bytes]]:
         found.append((_TOPIC_IDS_TAG, b"".join(ids)))
     if value.last_epoch != NO_EPOCH:
         found.append((_LAST_EPOCH_TAG, _I16.pack(value.last_epoch)))
+    if value.principal:
+        found.append((_PRINCIPAL_TAG, compact(value.principal)))
     return found
 
 
@@ -185,6 +193,7 @@ def _decode_value(data: bytes) -> StoredTransaction:
         _number(tags, _LAST_EPOCH_TAG, _I16, NO_EPOCH),
         _number(tags, _CLIENT_VERSION_TAG, _I16, 0),
         _number(tags, _NEXT_EPOCH_TAG, _I16, NO_EPOCH),
+        _principal(tags.get(_PRINCIPAL_TAG)),
     )
 
 
@@ -206,6 +215,11 @@ def _number(tags: dict[int, bytes], tag: int, form: struct.Struct, default: int)
     number: int
     (number,) = form.unpack(data)
     return number
+
+
+def _principal(field: bytes | None) -> str:
+    """Return the principal, as one object for all ids of a principal."""
+    return "" if field is None else sys.intern(FieldReader(field, is_flexible=True).string())
 
 
 @lru_cache(maxsize=_TOPIC_IDS_CACHED)

@@ -16,6 +16,7 @@ from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.writer import Writer
 from bmq.coordinator.transaction import events as ev
+from bmq.coordinator.transaction.id_bounds import TransactionalIdBounds
 from bmq.coordinator.transaction.machine import Transaction
 from bmq.coordinator.transaction.partitions import Partitions, work_of
 from bmq.coordinator.transaction.records import StoredTransaction, TransactionRecord, encode
@@ -57,12 +58,14 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         producer_ids: Callable[[], Awaitable[int]],
         write_markers: WriteMarkers,
         room: CallRoom,
+        bounds: TransactionalIdBounds,
         spawn: Spawn,
     ) -> None:
         super().__init__(state, writer, clock, settings, freshness)
         self.coordinator_epoch = coordinator_epoch
         """The shard's ownership number, which markers and confirmations carry."""
         self._producer_ids = producer_ids
+        self._bounds = bounds
         self._spawn = spawn
         self._markers = MarkerSender(
             shard, coordinator_epoch, write_markers, catalog, clock, settings, spawn,
@@ -153,6 +156,8 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
             await self.settled(transactional_id, deadline)
             if _needs_proof(event, response):
                 await self.prove_again(deadline)
+        if response.error is ErrorCode.POLICY_VIOLATION and isinstance(event, ev.InitProducerId):
+            self._bounds.report(event.principal, transactional_id)
         return response
 
     async def add(self, transactional_id: str, event: ev.AddPartitions) -> ev.Respond:
@@ -210,7 +215,14 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         return not self.is_closed and value is not None and value.state.is_prepare
 
     def _decide(self, transactional_id: str, event: ev.Event) -> list[ev.Effect]:
-        return Transaction(self.state.get(transactional_id)).handle(event, self._clock.now_ms())
+        """Return the effects of an event: POLICY_VIOLATION for a new id past the bound of its principal.
+
+        The caller performs them in the same turn, so no other id is created in between.
+        """
+        value = self.state.get(transactional_id)
+        if value is None and isinstance(event, ev.InitProducerId) and not self._bounds.may_create(event.principal):
+            return [ev.Respond(ErrorCode.POLICY_VIOLATION)]
+        return Transaction(value).handle(event, self._clock.now_ms())
 
     def _perform(self, transactional_id: str, effects: list[ev.Effect]) -> asyncio.Future[None] | None:
         """Write the value of a ``Store``; return the future of its durability, None without a ``Store``.
@@ -348,7 +360,7 @@ def _needs_proof(event: ev.Event, response: ev.Respond) -> bool:
 
     A former coordinator knows the id's last transaction of its own time only.  It would count the commit of a later
     transaction as a repetition of the last commit, and the later transaction would be aborted by its time-out.  It
-    would refuse a later producer for good.
+    would refuse a later producer for good.  It would take its successor's id for a new id past the bound of a user.
 
     | response | a proof of the last ``FRESH_S`` |
     |---|---|

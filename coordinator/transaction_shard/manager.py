@@ -9,6 +9,7 @@ from typing import NamedTuple
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.manager import Shards
+from bmq.coordinator.transaction.id_bounds import TransactionalIdBounds
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.call_room import CallRoom
@@ -20,6 +21,7 @@ from bmq.core.clock import Clock
 from bmq.meta.catalog import Catalog, Topic
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.group_placement import shard_of
+from bmq.meta.security.client_quotas import Bounds
 from bmq.meta.shard_kinds import TRANSACTIONS, ShardId, shard_count
 
 
@@ -34,7 +36,7 @@ class UnwrittenMarkers(NamedTuple):
 
 
 class TransactionShards(Shards[ActiveTransactions]):
-    """The shards of ``__transaction_state`` in this process."""
+    """The shards of ``__transaction_state`` in this process, and the bounds of their transactional ids."""
 
     def __init__(
         self,
@@ -47,8 +49,12 @@ class TransactionShards(Shards[ActiveTransactions]):
         *,
         producer_ids: Callable[[], Awaitable[int]],
         write_markers: WriteMarkers,
+        bounds: Bounds,
     ) -> None:
-        """``producer_ids`` returns a new producer id, and raises RequestError if there is none now."""
+        """``producer_ids`` returns a new producer id, and raises RequestError if there is none now.
+
+        ``bounds``: how many transactional ids a principal may own.
+        """
         settings = replace(settings, expiry_interval_s=settings.transactional_id_expiry_interval_s)
         super().__init__(TRANSACTIONS, settings, topic, catalog, view)
         self._clock = clock
@@ -56,6 +62,7 @@ class TransactionShards(Shards[ActiveTransactions]):
         self._producer_ids = producer_ids
         self._write_markers = write_markers
         self._room = CallRoom()
+        self._bounds = TransactionalIdBounds(bounds, self._owned_by)
 
     @property
     def settings(self) -> CoordinatorSettings:
@@ -92,6 +99,11 @@ class TransactionShards(Shards[ActiveTransactions]):
                 yield
         return (now_ms - oldest_ms) / 1000
 
+    @property
+    def ids_refused(self) -> int:
+        """The number of requests that would have created an id past ``max_transactional_ids`` of their user."""
+        return self._bounds.refused
+
     def unwritten_markers(self) -> UnwrittenMarkers:
         """Return the markers that partitions did not take at the last try."""
         failing = [each for each in self.endings() if each.failures]
@@ -103,6 +115,10 @@ class TransactionShards(Shards[ActiveTransactions]):
     def endings(self) -> list[Ending]:
         """Return the transactions of the loaded shards whose markers are on their way."""
         return [ending for serving in self._loaded() for ending in serving.endings]
+
+    def _owned_by(self, principal: str) -> int:
+        """Return how many transactional ids of the loaded shards count for a principal."""
+        return sum(serving.state.owned_by(principal) for serving in self._loaded())
 
     def _new_shard(self, shard: ShardId, ownership: int) -> TransactionShard:
         return TransactionShard(
@@ -117,4 +133,5 @@ class TransactionShards(Shards[ActiveTransactions]):
             producer_ids=self._producer_ids,
             write_markers=self._write_markers,
             room=self._room,
+            bounds=self._bounds,
         )

@@ -12,6 +12,7 @@ from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.log_records import KeyValue
 from bmq.coordinator.shard.shard import Shard, Spawn
 from bmq.coordinator.shard.writer import Writer
+from bmq.coordinator.transaction.id_bounds import TransactionalIdBounds
 from bmq.coordinator.transaction.records import TransactionRecord, encode
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.call_room import CallRoom
@@ -42,12 +43,14 @@ class TransactionShard(Shard[TransactionsState, ActiveTransactions]):
         producer_ids: Callable[[], Awaitable[int]],
         write_markers: WriteMarkers,
         room: CallRoom,
+        bounds: TransactionalIdBounds,
     ) -> None:
         super().__init__(shard, ownership, logs, clock, settings, loads, spawn)
         self._catalog = catalog
         self._producer_ids = producer_ids
         self._write_markers = write_markers
         self._room = room
+        self._bounds = bounds
 
     async def expire(self) -> None:
         """Forget unused transactional ids.  Errors are logged, not raised: the next round tries again."""
@@ -81,5 +84,6 @@ class TransactionShard(Shard[TransactionsState, ActiveTransactions]):
             producer_ids=self._producer_ids,
             write_markers=self._write_markers,
             room=self._room,
+            bounds=self._bounds,
             spawn=self._spawn,
         )

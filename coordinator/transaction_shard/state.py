@@ -25,6 +25,7 @@ class TransactionsState:
     def __init__(self) -> None:
         self._values: dict[str, StoredTransaction] = {}
         self._open: dict[str, None] = {}  # ids with an open transaction
+        self._owned: dict[str, int] = {}  # ids by principal, of principals with any
         self._unknown: dict[bytes, bytes] = {}
         self._by_state: Counter[TransactionState] = Counter()
 
@@ -40,13 +41,28 @@ class TransactionsState:
         before = self._values.pop(transactional_id, None) if value is None else self._values.get(transactional_id)
         if before is not None:
             self._by_state[before.state] -= 1
+            self._count(before.principal, -1)
         if value is not None:
             self._by_state[value.state] += 1
+            self._count(value.principal, 1)
             self._values[transactional_id] = value
         if value is not None and value.state is TransactionState.ONGOING:
             self._open[transactional_id] = None
         else:
             self._open.pop(transactional_id, None)
+
+    def _count(self, principal: str, change: int) -> None:
+        if not principal:
+            return
+        owned = self._owned.get(principal, 0) + change
+        if owned:
+            self._owned[principal] = owned
+        else:
+            del self._owned[principal]
+
+    def owned_by(self, principal: str) -> int:
+        """Return how many transactional ids count for a principal."""
+        return self._owned.get(principal, 0)
 
     @property
     def is_by_key(self) -> bool:

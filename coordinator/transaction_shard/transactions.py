@@ -101,7 +101,10 @@ class TransactionApis:
     # ---------------------------------------------------------------------------------------------- InitProducerId
 
     async def init_producer_id(self, request: m.InitProducerIdRequest, client: ClientInfo) -> m.InitProducerIdResponse:
-        """Serve an InitProducerId with a transactional id; INVALID_REQUEST for one without."""
+        """Serve an InitProducerId with a transactional id; INVALID_REQUEST for one without.
+
+        An id that the request creates counts for the client's principal: past its bound, POLICY_VIOLATION.
+        """
         version = request.API_VERSION
         resumed = (request.producer_id, request.producer_epoch) if version >= 3 else (NO_PRODUCER_ID, NO_EPOCH)
         try:
@@ -113,6 +116,7 @@ class TransactionApis:
                 timeout_ms=request.transaction_timeout_ms,
                 producer_id=max(resumed[0], NO_PRODUCER_ID),
                 epoch=max(resumed[1], NO_EPOCH),
+                principal=client.principal,
             )
             serving = await self._shards.serving(request.transactional_id)
             found = await serving.handle(request.transactional_id, event)

@@ -55,7 +55,8 @@ MAX_TOPICS = "max_topics"
 MAX_PARTITIONS = "max_partitions"
 MAX_CONNECTIONS = "max_connections"
 MAX_GROUPS = "max_groups"
-BOUND_KEYS = (MAX_CONNECTIONS, MAX_GROUPS, MAX_PARTITIONS, MAX_TOPICS)
+MAX_TRANSACTIONAL_IDS = "max_transactional_ids"
+BOUND_KEYS = (MAX_CONNECTIONS, MAX_GROUPS, MAX_PARTITIONS, MAX_TOPICS, MAX_TRANSACTIONAL_IDS)
 """Bounds of users.  Kafka bounds connections only, by address, listener and broker, and nothing by user."""
 BOUND_MAX = (1 << 31) - 1
 NAME_BYTES_MAX = 1_024

@@ -10,14 +10,13 @@ from typing import Any
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.routed_api import RoutedApi
 from bmq.core.aio.turns import Turns
-from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.security.acls import AclOperation, ResourceType
-from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.authorization.authorizer import Rights
 from bmq.meta.security.client_quotas import MAX_GROUPS
 from bmq.proxy.handlers import _several_keys
+from bmq.proxy.handlers._past_bound import write_past_bound
 from bmq.proxy.scopes import ProxyScopes
 
 REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -28,16 +27,9 @@ def is_group_refused(scopes: ProxyScopes, request: Request, group_id: str) -> bo
     return not scopes.caller.rights(request).allow_on_group(AclOperation.READ, group_id)
 
 
-def write_past_bound(scopes: ProxyScopes, request: Request, group_id: str) -> None:
+def write_group_past_bound(scopes: ProxyScopes, request: Request, group_id: str) -> None:
     """Write into the audit log that the client may not create the group: its user owns as many as it may."""
-    if scopes.caller.audit.is_on:
-        client = request.client
-        event = AuditEvent(
-            Kind.DENIAL, ApiKey(request.api_key).name, AuditOutcome.DENIED, client.session, client.host,
-            request.client_id, AclOperation.READ.name, ResourceType.GROUP.name, group_id,
-            reason=f"{MAX_GROUPS} of the user is reached",
-        )  # fmt: skip
-        scopes.caller.audit.write(event)
+    write_past_bound(scopes, request, MAX_GROUPS, AclOperation.READ, ResourceType.GROUP, group_id)
 
 
 async def ask_about_allowed(

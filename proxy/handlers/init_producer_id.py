@@ -1,7 +1,8 @@
 """InitProducerId, versions 0 to 5: the id and epoch of a producer.
 
 Behaviour: a producer without a transactional id gets a new id with epoch 0, even if it sends an old one (KIP-360), as
-from Kafka's TransactionCoordinator.  For a producer with a transactional id the coordinator responds.
+from Kafka's TransactionCoordinator.  For a producer with a transactional id the coordinator responds.  A new
+transactional id counts for the client's principal: past ``max_transactional_ids`` of it the error is POLICY_VIOLATION.
 
 Version notes: 3 adds the producer's id and epoch; one without the other is INVALID_REQUEST.  4 adds PRODUCER_FENCED,
 before it INVALID_PRODUCER_EPOCH; 5 adds TRANSACTION_ABORTABLE.
@@ -23,6 +24,8 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import InitProducerIdResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
+from bmq.meta.security.client_quotas import MAX_TRANSACTIONAL_IDS
+from bmq.proxy.handlers._past_bound import write_past_bound
 from bmq.proxy.handlers._transactions import in_version, refusal
 from bmq.proxy.scopes import ProxyScopes
 
@@ -51,7 +54,12 @@ async def _init(scopes: ProxyScopes, request: Request, message: Any) -> Any:
         return _response(refused)
     if _is_half(message):
         return _response(ErrorCode.INVALID_REQUEST)
-    response = await scopes.process.transactions.init_producer_id(message, ClientInfo.of(request))
+    response = await scopes.process.transactions.init_producer_id(message, ClientInfo.of_creator(request))
+    if response.error_code == ErrorCode.POLICY_VIOLATION:
+        write_past_bound(
+            scopes, request, MAX_TRANSACTIONAL_IDS, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID,
+            message.transactional_id,
+        )  # fmt: skip
     return in_version(response, request.api_version, FENCED_SINCE)
 
 

@@ -31,7 +31,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import JoinGroupRequest, JoinGroupResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
-from bmq.proxy.handlers._group_rights import is_group_refused, refusal, write_past_bound
+from bmq.proxy.handlers._group_rights import is_group_refused, refusal, write_group_past_bound
 from bmq.proxy.scopes import ProxyScopes
 
 
@@ -40,7 +40,7 @@ async def handle(scopes: ProxyScopes, request: Request, message: JoinGroupReques
         return await refusal(JOIN, message)
     response = await scopes.process.coordinator.join_group(message, ClientInfo.of_creator(request))
     if response.error_code == ErrorCode.POLICY_VIOLATION:
-        write_past_bound(scopes, request, message.group_id)
+        write_group_past_bound(scopes, request, message.group_id)
     return response
 
 

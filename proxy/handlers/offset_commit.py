@@ -26,7 +26,7 @@ from bmq.proxy.handlers._group_rights import (
     refusal,
     split_topics,
     with_topics,
-    write_past_bound,
+    write_group_past_bound,
 )
 from bmq.proxy.scopes import ProxyScopes
 
@@ -52,7 +52,7 @@ async def _commit(scopes: ProxyScopes, request: Request, message: OffsetCommitRe
         return await scopes.process.coordinator.offset_commit(message, ClientInfo.of(request))
     response = await scopes.process.coordinator.offset_commit(message, ClientInfo.of_creator(request))
     if scopes.caller.audit.is_on and await _has_error(response, ErrorCode.POLICY_VIOLATION):
-        write_past_bound(scopes, request, message.group_id)
+        write_group_past_bound(scopes, request, message.group_id)
     return response
 
 

@@ -20,7 +20,13 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need
-from bmq.proxy.handlers._group_rights import is_group_refused, refusal, split_topics, with_topics, write_past_bound
+from bmq.proxy.handlers._group_rights import (
+    is_group_refused,
+    refusal,
+    split_topics,
+    with_topics,
+    write_group_past_bound,
+)
 from bmq.proxy.handlers._transactions import refusal as refusal_of_transaction
 from bmq.proxy.scopes import ProxyScopes
 
@@ -45,7 +51,7 @@ async def handle(scopes: ProxyScopes, request: Request, message: TxnOffsetCommit
 async def _commit(scopes: ProxyScopes, request: Request, message: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     response = await scopes.process.coordinator.txn_offset_commit(message, ClientInfo.of_creator(request))
     if any(part.error_code == ErrorCode.POLICY_VIOLATION for topic in response.topics for part in topic.partitions):
-        write_past_bound(scopes, request, message.group_id)
+        write_group_past_bound(scopes, request, message.group_id)
     return response
 
 

@@ -9,8 +9,10 @@ from bmq.coordinator.transaction_shard.manager import TransactionShards
 def transaction_metrics(shards: TransactionShards, oldest_open_s: float) -> list[OwnMetric]:
     """Return the numbers of the transaction coordinator's loaded shards; ``oldest_open_s`` is counted before."""
     text = "Transactional ids by the state of their transaction"
+    refused = "Requests that would have created a transactional id past max_transactional_ids of their user"
     unwritten = shards.unwritten_markers()
     return [
+        OwnMetric("user_transactional_ids_refused", refused, shards.ids_refused, True),
         *(
             OwnMetric("transactions", text, count, False, "state", state)
             for state, count in shards.transactions_by_state().items()

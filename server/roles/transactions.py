@@ -36,6 +36,7 @@ def make_transactions(
         joined.view,
         producer_ids=producer_ids.next,
         write_markers=RoutedMarkers(catalog, parts.group_markers, owners),
+        bounds=parts.security.client_quotas,
     )  # fmt: skip
 
     return TransactionParts(shards, TransactionApis(shards, catalog, parts.clock, offsets_topic), owners.close)

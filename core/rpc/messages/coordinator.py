@@ -36,8 +36,8 @@ class ForwardRequest(InternalRequest[ForwardResponse]):
 
     ``ownerships`` are pairs (code of a shard, expected ownership number); ``meta.shard_kinds`` has the codes.
 
-    ``principal`` is the client's, with requests that may create a group.  A coordinator of an earlier version does not
-    read it: the group counts for nobody.
+    ``principal`` is the client's, with requests that may create a group or a transactional id.  A coordinator of an
+    earlier version does not read it: the group or id counts for nobody.
 
     ``topic_ids`` are the ids that a broker means by the names of topics in its question about a transaction.  The
     coordinator's catalog may be behind, and show an earlier topic of the name.

@@ -24,6 +24,7 @@ ONGOING = StoredTransaction(
     7, 3, 60_000, TransactionState.ONGOING,
     (TopicPartitions("orders", A, (0, 5)), TopicPartitions("x", None, (1,))),
     updated_ms=1_000, started_ms=900, previous_id=6, next_id=8, last_epoch=2, client_version=2, next_epoch=1,
+    principal="User:alice",
 )  # fmt: skip
 
 
@@ -37,13 +38,14 @@ def test_a_value_has_kafkas_layout_and_bmqs_tags() -> None:
             b"\7orders" + b"\3" + struct.pack(">ii", 0, 5) + b"\0",
             b"\2x" + b"\2" + struct.pack(">i", 1) + b"\0",
             struct.pack(">qq", 1_000, 900),
-            b"\6",  # six tagged fields, in ascending order
+            b"\7",  # seven tagged fields, in ascending order
             b"\0\x08" + struct.pack(">q", 6),
             b"\1\x08" + struct.pack(">q", 8),
             b"\2\2" + struct.pack(">h", 2),
             b"\3\2" + struct.pack(">h", 1),
             b"\x90\x4e\x20" + A.bytes + bytes(16),
             b"\x91\x4e\2" + struct.pack(">h", 2),
+            b"\x92\x4e\x0b" + b"\x0bUser:alice",
         )
     )
     assert decode(key, value) == TransactionRecord("tx", ONGOING)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.coordinator.transaction_shard.transactions import TransactionApis
@@ -17,6 +18,7 @@ from bmq.core.records.control import TransactionMarker
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic
 from bmq.meta.cluster.view import ShardOwner
+from bmq.meta.security.client_quotas import Bounds, NoBounds
 from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
 from tests.unit.coordinator.cluster_world import View
 from tests.unit.coordinator.fakes import CLIENT, MemoryCatalog, MemoryLogs, settings, topic
@@ -57,9 +59,12 @@ class Partitions:
 class Process:
     """A process with the shards that its view assigns to it."""
 
-    def __init__(self, name: str, logs: MemoryLogs, partitions: Partitions, ids: list[int], **changes: Any) -> None:
+    def __init__(
+        self, name: str, logs: MemoryLogs, partitions: Partitions, ids: list[int], bounds: Bounds, **changes: Any
+    ) -> None:
         self.view = View(name)
-        self.catalog = MemoryCatalog(topic(OFFSETS_TOPIC, 3), topic(TRANSACTIONS_TOPIC, 1), ORDERS)
+        transactions = topic(TRANSACTIONS_TOPIC, len(logs.partitions))
+        self.catalog = MemoryCatalog(topic(OFFSETS_TOPIC, 3), transactions, ORDERS)
         self.ids = ids
         self.no_ids = False
         clock = LoopClock()
@@ -72,7 +77,7 @@ class Process:
 
         self.shards = TransactionShards(
             settings(**changes), clock, logs, transactions_topic, self.catalog, self.view,
-            producer_ids=self._next_id, write_markers=partitions.write,
+            producer_ids=self._next_id, write_markers=partitions.write, bounds=bounds,
         )  # fmt: skip
         self.apis = TransactionApis(self.shards, self.catalog, clock, offsets_topic)
 
@@ -83,9 +88,9 @@ class Process:
         self.ids.append(1_000 + len(self.ids))
         return self.ids[-1]
 
-    def show(self, owner: str, number: int) -> None:
+    def show(self, owner: str, number: int, shards: int = 1) -> None:
         shown = View(self.view.own)
-        shown.shards = {SHARD: ShardOwner(owner, number)}
+        shown.shards = {ShardId(TRANSACTIONS, each): ShardOwner(owner, number) for each in range(shards)}
         self.view.show(shown)
 
     async def serving(self) -> ActiveTransactions:
@@ -101,12 +106,13 @@ class Process:
         timeout_ms: int = 60_000,
         producer_id: int = -1,
         epoch: int = -1,
+        client: ClientInfo = CLIENT,
     ) -> Any:
         request = m.InitProducerIdRequest(
             version=version, transactional_id=tid, transaction_timeout_ms=timeout_ms, producer_id=producer_id,
             producer_epoch=epoch,
         )  # fmt: skip
-        return await self.apis.init_producer_id(request, CLIENT)
+        return await self.apis.init_producer_id(request, client)
 
     async def add(
         self, producer: tuple[int, int], *numbers: int, tid: str = "tx", version: int = 3, name: str = "orders",
@@ -164,14 +170,15 @@ class Process:
 
 
 class World:
-    """Two processes over one log."""
+    """Two processes over the logs of all shards."""
 
-    def __init__(self, **changes: Any) -> None:
-        self.logs = MemoryLogs()
+    def __init__(self, shards: int = 1, bounds: Bounds | None = None, **changes: Any) -> None:
+        self.logs = MemoryLogs(shards)
+        bounds = bounds or NoBounds()
         self.partitions = Partitions()
         ids: list[int] = []
-        self.a = Process("a", self.logs, self.partitions, ids, **changes)
-        self.b = Process("b", self.logs, self.partitions, ids, **changes)
+        self.a = Process("a", self.logs, self.partitions, ids, bounds, **changes)
+        self.b = Process("b", self.logs, self.partitions, ids, bounds, **changes)
 
     def isolate(self, process: Process) -> None:
         """Let the process not open again what it loses: two that reload would take turns for ever."""
@@ -186,7 +193,7 @@ class World:
 
     def show(self, owner: str, number: int) -> None:
         for process in (self.a, self.b):
-            process.show(owner, number)
+            process.show(owner, number, len(self.logs.partitions))
 
 
 @asynccontextmanager

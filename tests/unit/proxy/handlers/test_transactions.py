@@ -267,6 +267,20 @@ async def test_each_api_asks_for_its_rights(
     assert errors(await Caller(*rights)(request_)) == set()
 
 
+@pytest.mark.parametrize("version", versions(APIS[22]))
+async def test_an_id_past_the_bound_of_the_clients_user_is_refused_in_every_version(version: int) -> None:
+    call = Caller(is_checked=False)
+    assert errors(await call(init("x"), version)) == set()
+    assert call.audit.entries() == []
+    call.transactions.error = ErrorCode.POLICY_VIOLATION
+    assert errors(await call(init("y"), version)) == {ErrorCode.POLICY_VIOLATION}
+    assert call.transactions.creators == ["User:ANONYMOUS"] * 2
+    assert call.audit.entries() == [("denial", "INIT_PRODUCER_ID", "denied", "y")]
+    (event,) = call.audit.events
+    assert (event.operation, event.resource_type) == ("WRITE", "TRANSACTIONAL_ID")
+    assert event.reason == "max_transactional_ids of the user is reached"
+
+
 def test_the_needs_are_those_that_the_tests_give() -> None:
     needs = {api.key: {(need.operation, need.resource_type) for need in api.needs or ()} for api in OF_TRANSACTIONS}
     assert needs == {

@@ -45,6 +45,14 @@ async def test_each_request_goes_to_the_coordinator_of_its_id() -> None:
         assert w.created == 1, "the first request creates the topic"
 
 
+async def test_the_principal_of_an_init_producer_id_reaches_the_coordinator() -> None:
+    async with transactions() as w:
+        alice = CLIENT._replace(principal="User:alice")
+        for shard, coordinator in enumerate((w.a, w.b)):
+            await w.proxies[0].init_producer_id(init(id_of(shard)), alice)
+            assert coordinator.creators == ["User:alice"]
+
+
 async def test_a_request_of_several_transactions_is_split_and_joined_in_its_order() -> None:
     async with transactions() as w:
         ids = [id_of(shard) for shard in (3, 0, 1, 2)]

@@ -40,6 +40,8 @@ class FakeTransactions:
     def __init__(self, view: View, shards: int = SHARDS) -> None:
         self.calls: list[str] = []
         self.known: dict[str, list[Any]] = {}
+        self.creators: list[str] = []
+        """The principals of InitProducerIds."""
         self.error = ErrorCode.NONE
         """Error of requests about ids."""
         self.list_error = ErrorCode.NONE
@@ -71,6 +73,7 @@ class FakeTransactions:
             raise RequestError(code, "not ready")
 
     async def init_producer_id(self, request: m.InitProducerIdRequest, client: ClientInfo) -> m.InitProducerIdResponse:
+        self.creators.append(client.principal)
         code = self._take("init", request.transactional_id, client.client_id)
         return m.InitProducerIdResponse(throttle_time_ms=0, error_code=code, producer_id=7, producer_epoch=3)
 

@@ -59,7 +59,9 @@ def test_transactions_are_counted_by_state_and_markers_that_are_not_written() ->
     shards = create_autospec(TransactionShards, instance=True)
     shards.transactions_by_state.return_value = {"Ongoing": 3, "Empty": 0}
     shards.unwritten_markers.return_value = UnwrittenMarkers(2, 90.0)
+    shards.ids_refused = 4
     found = {f"{each.name}{each.label_value}": each.value for each in transaction_metrics(shards, 7.5)}
     assert (found["transactionsOngoing"], found["transactionsEmpty"]) == (3, 0)
     assert found["oldest_transaction_age_seconds"] == 7.5
+    assert found["user_transactional_ids_refused"] == 4
     assert (found["markers_not_written"], found["oldest_marker_not_written_seconds"]) == (2, 90.0)

@@ -63,6 +63,7 @@ async def test_numbers_of_a_role_are_those_of_processes_that_have_it() -> None:
     for role, name in (
         ("broker", "open_pipelines"),
         ("coordinator", "user_groups_refused"),
+        ("coordinator", "user_transactional_ids_refused"),
         ("coordinator", "group_lag_unknown"),
         ("controller", "partitions_without_owner"),
         ("proxy", f"quota_throttled{{{PRODUCER_BYTE_RATE}}}"),
