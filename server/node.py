@@ -288,7 +288,9 @@ class Node:
     def _close_departed(self, seconds: float) -> None:
         """Close the connections of clients that have gone while this process stood still, with the requests in them.
 
-        A client with a short time-out may have given such a request up, and have gone on through another process.
+        Produces without a response (acks=0) are served before: their clients close without waiting for anything.
+
+        A client with a short time-out may have given another request up, and have gone on through another process.
         """
         closed = self.close_departed()
         if closed:

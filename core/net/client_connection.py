@@ -350,6 +350,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.is_closed:
             return False
         self._has_ended = True
+        self._frames.drop()  # a frame that has begun will not end, and others must not wait for its end
+        self._is_gated = False
+        self._budget.forget(self)
         self._drop_answered()
         if self._waiting:
             self._begin_later()

@@ -152,6 +152,7 @@ class Produce:
         self._response = PendingResponse()
         self._bucket = self.scopes.process.produce_queue.deadlines.add(self, self._timeout_ms / 1000)
         self._forget = self._client.on_close(self._drop)
+        self._response.on_over(self._over)
         return self._response
 
     def _refusal(self, producers: Producers) -> RequestError | None:
@@ -270,6 +271,11 @@ class Produce:
         late = RequestError(ErrorCode.REQUEST_TIMED_OUT, f"not flushed within {self._timeout_ms} ms")
         for part in self._open_parts():
             part.fail(late)
+
+    def _over(self, outcome: Outcome) -> None:
+        """Drop all open parts if nobody waits for the response any more: the connection may stay for other requests."""
+        if isinstance(outcome, asyncio.CancelledError):
+            self._drop()
 
     def _drop(self) -> None:
         """Drop all open parts, as the client has gone: what waits is dropped, what was accepted goes on (rule 9)."""

@@ -323,13 +323,20 @@ async def test_a_batch_whose_request_timed_out_stays_in_the_log() -> None:
         assert (await w.produce_one(idempotent(0))).base_offset == 1
 
 
-async def test_rule_9_held_produces_are_dropped_with_their_connection() -> None:
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_rule_9_held_produces_are_dropped_with_their_client(is_closed: bool) -> None:
+    """The connection of a client that has gone may stay, for requests without a response."""
     async with world() as w:
         w.topic()
         w.kv.faults = KvFaults(unavailable=1.0)
-        w.produce({("orders", 0): batch(b"dropped")})
-        w.client.close()
-        w.client = FakeClient()
+        dropped = w.produce({("orders", 0): batch(b"dropped")})
+        await asyncio.sleep(0)
+        if is_closed:
+            w.client.close()
+            w.client = FakeClient()
+        else:
+            dropped.cancel()
+            await asyncio.wait([dropped])
         kept = w.produce({("orders", 0): batch(b"kept")})
         w.kv.faults = KvFaults()
         assert (await kept)[0].base_offset == 0

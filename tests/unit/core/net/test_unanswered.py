@@ -95,6 +95,25 @@ async def test_the_connection_stays_until_the_last_of_them_is_done() -> None:
     assert not world.listener.connections
 
 
+async def test_a_frame_that_cannot_end_leaves_the_budget() -> None:
+    """Other connections wait for the first one that finishes its frame."""
+    world = World()
+    world.script.later(1)
+    peer = world.peer()
+    peer.send(unanswered(1))
+    held = world.metrics.request_bytes_held
+    peer.send((10_000).to_bytes(4, "big") + bytes(5_000))
+    assert world.metrics.request_bytes_held > held
+    assert await left(peer)
+    assert world.metrics.request_bytes_held == held
+    assert not peer.connection.has_begun
+    world.script.respond(1)
+    await turn()
+    await turn()
+    assert peer.is_gone
+    assert world.metrics.request_bytes_held == 0
+
+
 async def test_requests_with_a_response_are_dropped_beside_them() -> None:
     world = World()
     world.script.later(1, 3)
