@@ -29,7 +29,7 @@ class Client(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """True once the connection is closed.  A client that has gone may have requests without a response under way."""
+        """True once the connection is closed.  A client that has gone may have requests without a response in it."""
 
     session: Session
     """Who the client is, as far as its listener asks."""

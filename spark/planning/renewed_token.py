@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from bmq.core.logging.fields import fields
 from bmq.spark.planning.driver_login import driver_login
 from bmq.spark.planning.token_life import RETRY_S
-from bmq.storage.filesystem import StorageError
 from bmq.storage.open import grant_storage_token, renew_storage_token
 
 if TYPE_CHECKING:
@@ -95,9 +94,9 @@ class RenewedToken:
         while not self._wait(pause_s(life_s, has_failed=has_failed)):
             try:
                 ends_ms = self._run(self._renew(token))
-            except StorageError as error:
+            except Exception as error:  # noqa: BLE001  # whatever it is: without this thread nobody renews the token
                 has_failed = True
-                _log.warning("%s is not renewed", token, extra=fields(error=error))
+                _log.warning("%s is not renewed", token, extra=fields(error=repr(error)))
                 continue
             has_failed = False
             if 0 < last_ms <= ends_ms:

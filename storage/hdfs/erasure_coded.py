@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 THREADS = 4
 """Reads at the same time; further reads wait."""
+ABANDONED_MAX = 16
+"""Most threads that are given up because a read of theirs never ends: the library has no time-out for reads."""
 _SERVICE = "bmq"  # the name service of the NameNodes, within the library's configuration
 
 
@@ -53,6 +55,7 @@ class ErasureCodedReader:
         self._timeout_s = timeout_s
         self._has_token_alone = has_token_alone
         self._threads = [LibraryThread(f"hdfs-coded-{number}") for number in range(THREADS)]
+        self._abandoned = 0
         self._connecting = threading.Lock()
         self._client: Client | None = None
 
@@ -76,17 +79,27 @@ class ErasureCodedReader:
         except (StorageUnavailable, Unsupported):
             raise
         except TimeoutError:
+            if found.running():
+                self._abandon(thread)
             raise StorageUnavailable(
                 f"read {path}, erasure-coded by {policy}: no bytes within {self._timeout_s:g} s"
             ) from None
         except Exception as error:  # the library has no class of its own: RuntimeError, OSError, others of Rust's
             raise StorageUnavailable(f"read {path}, erasure-coded by {policy}, through hdfs-native: {error}") from error
 
+    def _abandon(self, thread: LibraryThread) -> None:
+        """Replace a thread whose read does not end, and have the next read connect again."""
+        if self._abandoned < ABANDONED_MAX and thread in self._threads:
+            self._abandoned += 1
+            thread.close()
+            self._threads[self._threads.index(thread)] = LibraryThread(f"hdfs-coded-{THREADS + self._abandoned}")
+            self._connecting, self._client = threading.Lock(), None
+
     def _read(self, path: str, policy: str, position: int, length: int) -> bytes:
         with self._connecting:
-            if self._client is None:
-                self._client = self._connect(path, policy)
-        reader = self._client.read(path)
+            client = self._client or self._connect(path, policy)
+            self._client = client
+        reader = client.read(path)
         length = min(length, len(reader) - position)
         return bytes(reader.read_range(position, length)) if length > 0 else b""
 

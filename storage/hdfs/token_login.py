@@ -11,6 +11,7 @@ from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import CannotLogIn, StorageError
 from bmq.storage.hdfs.auth import AUTH_SASL, Authenticator, SaslClient, SimpleAuthenticator, TokenAuthenticator
 from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, LOGICAL, HadoopToken
+from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.sasl import AUTHENTICATION, SIMPLE, TOKEN, LoginFailed, Negotiation, Protection
 from bmq.storage.hdfs.token_file import TOKEN_FILE_LOCATION, FileState, Tokens, file_states, read_token_files
 
@@ -71,6 +72,7 @@ class FileToken:
         self._token = token
         self._states = states
         self._wait_s = wait_s
+        self._thread = LibraryThread("hdfs-token-file")
         self._reading: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -86,7 +88,7 @@ class FileToken:
     async def refresh(self) -> None:
         """Read the files if they have changed.  The former token is kept if no file can be read or has a token."""
         if self._reading is None or self._reading.done():
-            self._reading = asyncio.get_running_loop().run_in_executor(None, self._read)
+            self._reading = asyncio.wrap_future(self._thread.submit(self._read))
         reading = self._reading
         done, _ = await asyncio.wait([reading], timeout=self._wait_s)
         if not done:

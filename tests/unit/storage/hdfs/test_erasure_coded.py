@@ -53,7 +53,7 @@ class Library:
             raise self.failure
         if self.blocks is not None:
             self.reading += 1
-            self.blocks.wait()
+            self.blocks.wait(60)
         return Reader()
 
 
@@ -130,6 +130,22 @@ async def test_a_library_that_never_responds_is_left(library: Library) -> None:
             await coded.read("/bmq/f", "p", 0, 1)
     finally:
         library.blocks.set()
+        coded.close()
+
+
+async def test_reads_that_never_end_leave_room_for_others(library: Library) -> None:
+    """A datanode that stands still holds its reads for good."""
+    hung = library.blocks = threading.Event()
+    coded = reader(timeout_s=0.01)
+    try:
+        for _ in range(2 * THREADS):
+            with pytest.raises(StorageUnavailable, match="no bytes within"):
+                await coded.read("/bmq/f", "p", 0, 1)
+        library.blocks = None
+        coded._timeout_s = 30.0
+        assert await coded.read("/bmq/f", "p", 1, 1) == b"1"
+    finally:
+        hung.set()
         coded.close()
 
 
