@@ -53,10 +53,11 @@ class Renewals:
         return RenewedToken(loop.run, TokenGrant(TOKEN, life_s), self.renew, self.wait)
 
 
+@pytest.mark.parametrize("failure", [CannotLogIn("no KDC responds"), ValueError("hdfs-site.xml is half written")])
 def test_a_jobs_token_is_renewed_after_half_of_its_life_until_the_job_ends(
-    loop: StorageLoop, caplog: pytest.LogCaptureFixture
+    loop: StorageLoop, caplog: pytest.LogCaptureFixture, failure: Exception
 ) -> None:
-    renewals = Renewals([1_000, CannotLogIn("no KDC responds"), 2_000])
+    renewals = Renewals([1_000, failure, 2_000])
     with renewals.kept(loop) as token:
         assert token is TOKEN
         assert renewals.is_over.wait(60)
