@@ -30,7 +30,7 @@ class Renewals:
     An end is the token's new one in milliseconds, or an error.
     """
 
-    ends: list[int | CannotLogIn]
+    ends: list[int | Exception]
     pauses: list[float] = field(default_factory=list)
     renewed: list[StorageToken] = field(default_factory=list)
     is_over: threading.Event = field(default_factory=threading.Event)
@@ -38,7 +38,7 @@ class Renewals:
     async def renew(self, token: StorageToken) -> int:
         self.renewed.append(token)
         end = self.ends.pop(0)
-        if isinstance(end, CannotLogIn):
+        if isinstance(end, Exception):
             raise end
         return end
 
