@@ -21,7 +21,7 @@ WAIT_MAX_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Due:
-    """A log that is due, as of its last look: ``since_ms`` is the time of the first look from which on the log was due."""
+    """A log that is due, as of its last look; ``since_ms``: the time of the first look that found it due."""
 
     since_ms: int
     is_past_lag: bool
