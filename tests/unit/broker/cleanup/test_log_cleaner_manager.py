@@ -15,6 +15,7 @@ import pytest
 
 from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
+from bmq.broker.config import log_config
 from bmq.core.aio.steps import finish_steps
 from bmq.core.logging.fields import fields_of
 from bmq.core.model import PartitionKey
@@ -591,3 +592,40 @@ async def test_a_round_costs_no_look_at_logs_that_are_idle(monkeypatch: pytest.M
         assert owner.janitor.cleaning.cleaner.rounds == 1
         listed[idle] = count
     assert listed[30] == listed[0]
+
+
+async def test_a_quiet_log_is_cleaned_past_max_compaction_lag_whatever_its_ratio() -> None:
+    """The lag closes the open segment, and the record names the newest closed segment only: the others are cleaned."""
+    world = World()
+    lag_ms = 60_000
+    configs = {
+        "cleanup.policy": "compact",
+        "segment.bytes": "700",
+        "min.cleanable.dirty.ratio": "1.0",
+        "max.compaction.lag.ms": str(lag_ms),
+    }
+    owner = await compacted(world, config=log_config(configs, 1))
+    last = await update(owner, 20)
+    for _ in range(11):
+        await owner.round(5)
+        assert owner.janitor.cleaning.cleaner.rounds == 0, "no record is past the lag"
+    assert not owner.driver.machine.is_all_closed, "the last segment is open until the lag is over"
+    for _ in range(4):
+        await owner.round(5)
+    machine, cleaning = owner.driver.machine, owner.janitor.cleaning
+    assert machine.is_all_closed, "after the lag, long before a segment without produces is closed"
+    assert machine.broker.idle_close_ms > 75_000
+    (newest,) = machine.record.segments
+    assert cleaning.cleaner.rounds == 1
+    (care,) = owner.janitor.queue.states.values()
+    assert care.cleaning is not None
+    assert care.cleaning.plan is not None
+    assert (care.cleaning.plan.end, newest.end_offset) == (newest.name.base, 20)
+    assert finish_steps(cleaning.totals()).max_delay_s == 0
+    found, count = await contents(world, 0, 20)
+    assert found == last
+    assert count == KEYS + newest.end_offset - newest.name.base
+    for _ in range(50):
+        await owner.round(60)
+    assert cleaning.cleaner.rounds == 1, "the newest segment stays: a successor begins to read at its end"
+    assert machine.record.segments == (newest,)
