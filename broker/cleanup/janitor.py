@@ -211,7 +211,7 @@ class Janitor:
         while done < self.config.jobs_per_round and (due := self.queue.take()) is not None:
             done += 1
             await self._attempt(*due)
-        done += await self.cleaning.begin_due(self._context.clock.now_ms())
+        done += await self.cleaning.begin_due()
         await self._attempt_journals()
         return done
 

@@ -244,7 +244,7 @@ class LogCleanerManager(Generic[L]):
             return
         await self._begin(state, wall_ms)
 
-    async def begin_due(self, wall_ms: int) -> int:
+    async def begin_due(self) -> int:
         """Begin rounds while fewer than ``threads`` are under way, the dirtiest log's first; return their number.
 
         A long round goes on behind other jobs, and after many short rounds other jobs have their turn.
@@ -259,7 +259,7 @@ class LogCleanerManager(Generic[L]):
             if self._may_look(state, now_ms):
                 self._turns.add(state)
                 begun += 1
-                await self._begin(state, wall_ms)
+                await self._begin(state, self._context.clock.now_ms())
             now_ms = self._context.now_ms()
         return begun
 
