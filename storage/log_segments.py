@@ -21,12 +21,14 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from bmq.core.model import SegmentName
-from bmq.storage.filesystem import FileStatus, FileSystem
+from bmq.storage.filesystem import FileStatus, FileSystem, NoSuchFile
 from bmq.storage.layout import PartitionPath, base_name, parse_segment
 from bmq.storage.read_progress import ReadProgress
 
 _PAST_SCAFFOLDING = ".~"  # byte order: every name beginning with a dot, then this, then the digits
 _BASE = attrgetter("base")
+FIRST_NAMES = 256
+"""Live names at a log's begin that are read again whole: with hidden names and indexes about a page of a listing."""
 FOR_EVER = -1
 """The retention setting that switches a rule off."""
 
@@ -148,7 +150,7 @@ class LogSegments:
 
         Retention removes the oldest segments, so the names older than the folder's first segment are dropped.  Concat
         removes neighbours, so the names around ``missing`` are read again, from one that is still there to the next
-        that is.  This takes a few pages of listings, however long the log is.
+        that is.  This takes one listing, or two in a log of more than ``FIRST_NAMES``, and questions for a few files.
         """
         async with self._lock:  # as in cover: calls that wait may find the work done
             if missing in self._names:
@@ -156,27 +158,60 @@ class LogSegments:
                     await self._list_again(missing)
 
     async def _list_again(self, missing: SegmentName) -> None:
-        first = await self._first_live()
-        if first is None:
-            self._names, self._covered = [], -1
-            return
-        self._names = self._names[bisect_right(self._names, first.base - 1, key=_BASE) :]
+        """Read the names around ``missing`` again: with the log's first names, or with a second listing.
+
+        The second listing begins at a name before ``missing`` whose file is still there: a cleaned or merged file that
+        took ``missing`` in begins behind it.  To ask for a file costs less than a listing.
+        """
+        floor = await self._list_first(missing)
         back = 1
-        while missing in self._names:
-            at = self._names.index(missing)
-            start = max(0, at - back)
+        while (at := self._place(missing)) >= 0:
+            start = max(floor, at - back)
             back *= 8
+            if start > floor and not await self._is_there(self._names[start]):
+                continue
             if await self._list_around(start, missing) or start == 0:
                 break
+            if start == floor:
+                floor = 0  # its file is gone since the first listing
         if not self._names:
             self._covered = -1
 
-    async def _first_live(self) -> SegmentName | None:
+    async def _list_first(self, missing: SegmentName) -> int:
+        """Read the log's first names again, up to the next one still there behind ``missing`` if it is among them.
+
+        Return the place of the last name that was read.
+        """
+        found: list[SegmentName] = []
         async with aclosing(walk(self._fs, self.path)) as listing:
             async for listed in listing:
-                if listed.is_live:
-                    return listed.name
-        return None
+                name = listed.name
+                if not listed.is_live:
+                    continue
+                if not found and name.base > missing.base:  # it has expired, and no listing is needed behind it
+                    self._names = self._names[bisect_right(self._names, name.base - 1, key=_BASE) :]
+                    return 0
+                if name > missing and (at := self._place(name)) >= 0:
+                    self._names[:at] = found
+                    return 0
+                if len(found) == FIRST_NAMES and name.base < missing.base:
+                    self._names[: bisect_right(self._names, found[-1].base, key=_BASE)] = found
+                    return len(found) - 1
+                found.append(name)
+        self._names, self._covered = found, -1
+        return 0
+
+    def _place(self, name: SegmentName) -> int:
+        """Return the place of a known name, -1 if it is not known."""
+        at = bisect_right(self._names, name.base, key=_BASE) - 1
+        return at if at >= 0 and self._names[at] == name else -1
+
+    async def _is_there(self, name: SegmentName) -> bool:
+        try:
+            await self._fs.status(self.path.log(name))
+        except NoSuchFile:
+            return False
+        return True
 
     async def _list_around(self, start: int, missing: SegmentName) -> bool:
         """Read the names from ``start`` to the next one still there behind ``missing`` again.
@@ -184,13 +219,12 @@ class LogSegments:
         Return False if the name at ``start`` is gone too: both may have been merged into its own predecessor.
         """
         before = self._names[start]
-        known = {name for name in self._names[start + 1 :] if name > missing}
         found: list[SegmentName] = []
         rest: list[SegmentName] = []
         async with aclosing(walk(self._fs, self.path, before)) as listing:
             async for listed in listing:
-                if listed.is_live and listed.name in known:
-                    rest = self._names[self._names.index(listed.name) :]
+                if listed.name > missing and listed.is_live and (at := self._place(listed.name)) > start:
+                    rest = self._names[at:]
                     break
                 if listed.is_live:
                     found.append(listed.name)

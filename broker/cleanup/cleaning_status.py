@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from bmq.core.aio.steps import Steps, finish_steps
@@ -73,6 +73,13 @@ class Outcome:
     has_cleaned: bool = False
     damaged_at: int | None = None
     last: LastCleaning | None = None
+
+    def after(self, last: Outcome | None) -> Outcome:
+        """Return this outcome of a look, with the failure or damage of the last round: a look reads no segment."""
+        if last is None or last.why_not not in (Obstacle.FAILED, Obstacle.DAMAGED):
+            return self
+        damaged_at = last.damaged_at if self.damaged_at is None else self.damaged_at
+        return replace(self, obstacle=last.obstacle, damaged_at=damaged_at)
 
     @property
     def dirty_ratio(self) -> float | None:

@@ -200,7 +200,10 @@ class Janitor:
             await self.run_once()
 
     async def run_once(self) -> int:
-        """Do one round, and return the number of jobs done.  A job that fails is counted, logged and retried later."""
+        """Do one round, and return the number of jobs done, with rounds of cleaning that began.
+
+        A job that fails is counted, logged and retried later.
+        """
         now_ms = self._context.now_ms()
         await self._notice(now_ms)
         self._notice_clock(now_ms)
@@ -208,6 +211,7 @@ class Janitor:
         while done < self.config.jobs_per_round and (due := self.queue.take()) is not None:
             done += 1
             await self._attempt(*due)
+        done += await self.cleaning.begin_due()
         await self._attempt_journals()
         return done
 

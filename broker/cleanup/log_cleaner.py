@@ -100,8 +100,10 @@ class LogCleaner:
         """Give up the rounds that are computed: their threads end at the next batch."""
         self._is_stopped = True
 
-    async def clean(self, state: RetentionState, known: ClosedSegments, wall_ms: int) -> Outcome:
-        """Look whether the log is due, and do one round if it is.
+    async def clean(
+        self, state: RetentionState, known: ClosedSegments, wall_ms: int, *, may_begin: bool = True
+    ) -> Outcome:
+        """Look whether the log is due, and do one round if it is and ``may_begin``.
 
         Raises StorageError, RequestError if this broker is not the owner any more, and CleaningStopped; DraftFull if a
         draft was full also with more room.
@@ -115,7 +117,7 @@ class LogCleaner:
         closed = await known.look()
         while True:
             plan = plan_cleaning(log_facts(state, closed), config, wall_ms)
-            if not plan.is_due:
+            if not plan.is_due or not may_begin:
                 return Outcome(plan=plan, damaged_at=closed.damaged_at, last=closed.last_cleaning)
             taken = [segment for segment in closed.segments if segment.index.end_offset <= plan.end]
             swaps_before = state.swaps_done

@@ -1,6 +1,7 @@
 """The choice of compacted logs to clean, as Kafka's class of this name: when a log is looked at, and what was found.
 
 A log is looked at after its record, its settings or its log start has changed, and when the next record reaches a lag.
+A log that is due waits for its turn (``due_logs``): looks come first, and the dirtiest log is cleaned before others.
 At most ``threads`` rounds are under way, also behind other jobs of the janitor.
 """
 
@@ -22,6 +23,7 @@ from bmq.broker.cleanup.cleaning_status import (
     count_logs,
 )
 from bmq.broker.cleanup.closed_segments import ClosedSegments
+from bmq.broker.cleanup.due_logs import DueLogs
 from bmq.broker.cleanup.former_owners import FormerOwners
 from bmq.broker.cleanup.job_hold import JobHold
 from bmq.broker.cleanup.log_cleaner import CleaningStopped, LogCleaner
@@ -136,7 +138,10 @@ class LogCleanerManager(Generic[L]):
         self._wait_ms = wait_ms
         self._retry_ms = retry_ms
         self._rounds: dict[L, asyncio.Task[None]] = {}
-        """The rounds of cleaning that are under way, also behind other jobs."""
+        """The rounds of cleaning that are under way, also behind other jobs, and looks at logs before their turns."""
+        self._turns: set[L] = set()
+        """The logs of ``_rounds`` that have their turn to be cleaned."""
+        self._due: DueLogs[L] = DueLogs()
 
     def is_cleaning(self, state: L) -> bool:
         """Return whether a round of this process is under way in this partition."""
@@ -232,34 +237,62 @@ class LogCleanerManager(Generic[L]):
         self.swapped(state)
 
     async def clean(self, state: L, wall_ms: int) -> None:
-        """Clean the log if it is due.  A long round goes on behind other jobs.
+        """Look whether the log is due: then ``begin_due`` begins its round.  A long look goes on behind other jobs.
 
-        While ``threads`` rounds are under way, no other round begins.  A job that cleans the log is waited for.
+        At most ``threads`` looks are under way.  A job that cleans the log is waited for.
         """
         now_ms = self._context.now_ms()
-        if (held_until := state.held_until(now_ms)) is not None:
-            self.look_now(state, held_until)
+        if not self._may_look(state, now_ms):
             return
-        if now_ms < state.paused_until:  # a change of the record has asked for a look
-            self.look_now(state, state.paused_until)
-            return
-        if not self._is_enabled:
-            self._leave(state)
-            return
-        if len(self._rounds) >= self._threads or self._has_round(state) or state.names_lock.locked():
+        if len(self._rounds) - len(self._turns) >= self._threads or self._is_busy(state):
             self.look_soon(state, now_ms)
             return
+        await self._begin(state, wall_ms)
+
+    async def begin_due(self) -> int:
+        """Begin rounds while fewer than ``threads`` are under way, the dirtiest log's first; return their number.
+
+        A long round goes on behind other jobs, and after many short rounds other jobs have their turn.
+        """
+        begun, now_ms = 0, self._context.now_ms()
+        ends_ms = now_ms + self._wait_ms
+        while len(self._turns) < self._threads and now_ms <= ends_ms:
+            self._due.keep(self._queue.is_held)
+            state = self._due.take(now_ms, lambda state: not self._is_busy(state))
+            if state is None:
+                break
+            if self._may_look(state, now_ms):
+                self._turns.add(state)
+                begun += 1
+                await self._begin(state, self._context.clock.now_ms())
+            now_ms = self._context.now_ms()
+        return begun
+
+    def _may_look(self, state: L, now_ms: int) -> bool:
+        """Return whether the log may be looked at and cleaned now; else schedule the next look."""
+        if (held_until := state.held_until(now_ms)) is not None:
+            self.look_now(state, held_until)
+            return False
+        if now_ms < state.paused_until:  # a change of the record has asked for a look
+            self.look_now(state, state.paused_until)
+            return False
+        if not self._is_enabled:
+            self._leave(state)
+        return self._is_enabled
+
+    async def _begin(self, state: L, wall_ms: int) -> None:
+        """Begin a look, or a round of a log that has its turn, and wait for its end for some time."""
         task = self._rounds[state] = asyncio.create_task(self._clean_log(state, wall_ms))
         task.add_done_callback(partial(self._ended, state))
         await asyncio.wait({task}, timeout=self._wait_ms / 1000)
 
-    def _has_round(self, state: L) -> bool:
-        """Return whether a round of the partition is under way, perhaps of an ownership before.
+    def _is_busy(self, state: L) -> bool:
+        """Return whether names change now, or a round or look is under way, perhaps of an ownership before.
 
         Such a round ends at its next step, and deletes its drafts: the drafts of another round have the same names.
         """
         key = state.driver.machine.key
-        return any(one.driver.machine.key == key for one in self._rounds)
+        return state.names_lock.locked() or any(one.driver.machine.key == key for one in self._rounds)
 
     def _leave(self, state: L) -> None:
         """Leave a log as it is, but for sources that a swap of an earlier owner left."""
@@ -297,6 +330,7 @@ class LogCleanerManager(Generic[L]):
 
     def _ended(self, state: L, task: asyncio.Task[None]) -> None:
         del self._rounds[state]
+        self._turns.discard(state)
         if not task.cancelled():
             task.result()  # an error of the program: the loop's handler reports it
 
@@ -304,7 +338,8 @@ class LogCleanerManager(Generic[L]):
         """Do one round, and look again when the next record reaches a lag; a failure is counted and tried again."""
         try:
             await self._clean_once(state, wall_ms)
-            state.failed_rounds = 0
+            if state not in self._due:  # a look is no remedy
+                state.failed_rounds = 0
         except CleaningStopped:
             self.look_now(state, self._context.now_ms() + self._retry_ms)
         except (StorageError, KvError, RequestError, FormatError, TimeoutError, DraftFull) as error:
@@ -333,13 +368,17 @@ class LogCleanerManager(Generic[L]):
         before = state.swaps_done
         last = state.cleaning
         try:
-            state.cleaning = await self.cleaner.clean(state, self.closed_segments(state), wall_ms)
+            closed, has_turn = self.closed_segments(state), state in self._turns
+            state.cleaning = await self.cleaner.clean(state, closed, wall_ms, may_begin=has_turn)
         finally:
             if state.swaps_done != before:
                 state.hidden.clear()  # a round begins once the sources before are deleted
                 self.swapped(state)
         if state.cleaning.has_cleaned or state.last_cleaning is None:
             state.last_cleaning = state.cleaning.last
+        self._due.put(state, None if has_turn else state.cleaning.plan, now_ms)
+        if state in self._due:
+            state.cleaning = state.cleaning.after(last)
         damaged_at = state.cleaning.damaged_at
         if damaged_at is not None and (last is None or last.damaged_at != damaged_at):
             text = "a damaged segment or index at or behind offset %d stops the cleaning of a compacted log"

@@ -9,6 +9,7 @@
 | storage | fewer live nodes than a topic wants copies |
 | members | none, or none of a role; no leader; several versions or users; one drains, is not ready, or serves not all |
 | leases | a member's is not renewed |
+| cleaning | damage stops the cleaning of a compacted partition, or its last round failed |
 """
 
 from __future__ import annotations
@@ -31,6 +32,17 @@ LEASE_LEAST = 1 / 3
 """Part of a lease that must be left: it is renewed each third, so below this two renewals were missed."""
 VERSION_MIN = (3, 5, 8)
 """The oldest etcd that is supported, see ``meta.etcd.store``."""
+
+
+UNCLEANABLE_MAX = 20
+"""Compacted partitions that are named."""
+_CLEANING = {
+    "damaged": "`bmq segment verify TOPIC PARTITION` prints the damage; runbook BmqUncleanable has more",
+    "failed": (
+        "read the owner's log, 'cannot compact the log': make room if a disk, a quota or a draft is full; a round"
+        " follows by itself"
+    ),
+}
 
 
 class Diagnosis(NamedTuple):
@@ -181,6 +193,28 @@ def _check_state(name: str, url: str, health: Health) -> list[Diagnosis]:
         remedy = "all else is served; `bmq cluster status` and its log have more, docs/operations.md the remedies"
         return [Diagnosis("members", name, f"a part is not served: {health.message}", remedy)]
     return []
+
+
+def check_cleaning(uncleanable: int, found: Mapping[tuple[str, int], tuple[str, str]]) -> list[Diagnosis]:
+    """Return a finding for each partition in ``found``, and a finding for further uncleanable partitions.
+
+    ``found``: reason and text by topic and partition.  ``uncleanable``: the number of partitions in members' metrics.
+    """
+    shown = sorted(found.items())[:UNCLEANABLE_MAX]
+    findings = [
+        Diagnosis("cleaning", f"{topic}-{partition}", f"it is not cleaned: {reason}: {why}", _CLEANING[reason])
+        for (topic, partition), (reason, why) in shown
+    ]
+    if (rest := max(uncleanable, len(found)) - len(shown)) > 0:
+        what = f"{rest}{' more' if shown else ''} compacted logs are damaged, or their last round failed"
+        findings.append(Diagnosis("cleaning", "-", what, "`bmq topic describe` of compacted topics names them"))
+    return findings
+
+
+def check_metrics(name: str, why: str) -> list[Diagnosis]:
+    """Return a finding for a member whose metrics or topics cannot be read."""
+    what = f"the cleaning of compacted logs is not known: {why}"
+    return [Diagnosis("cleaning", name, what, "run this again; if it stays so, read the log of the process")]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Requests for ``/readyz``, by which ``bmq cluster doctor`` asks a server about itself.
+"""Requests by which ``bmq cluster doctor`` asks a server about itself: ``/readyz``, and pages such as ``/metrics``.
 
 They go straight to the server, whatever proxy the environment names, with the log-in of ``bmq cluster status``.
 """
@@ -13,17 +13,24 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from bmq.cli.doctor.checks import Health
 from bmq.cli.doctor.clock import ahead_s
 from bmq.cli.health import LOCAL, of_this_machine
 from bmq.cli.usage import UsageError
 from bmq.core.config import NodeConfig, parse_address
+from bmq.core.http_call import ServerUnreachable
 from bmq.core.http_login import HttpLogin, HttpLoginError, http_login
 from bmq.core.urls import split_url
 
 HEALTH_BYTES_MAX = 64 << 10
+PAGE_BYTES_MAX = 16 << 20
 _PORTS = {"http": 80, "https": 443}
+
+
+class NotPermitted(Exception):
+    """The environment's log-in may not read a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +47,29 @@ class Servers:
 
     def ask(self, url: str, timeout_s: float) -> Health:
         """Return the health of the server at ``url``."""
-        context = self.login.authorities
+        return readyz(url, timeout_s, self.login, self._context(url))
+
+    def read(self, url: str, page: str, timeout_s: float) -> bytes:
+        """Return a page of the server at ``url``.
+
+        Raises NotPermitted if the log-in may not read it, and ServerUnreachable if there is no such page.
+        """
+        request = urllib.request.Request(f"{url}{page}", headers=dict(self.login.headers))
+        try:
+            with _opener(self._context(url)).open(request, timeout=timeout_s) as response:
+                return bytes(response.read(PAGE_BYTES_MAX))
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                    raise NotPermitted(str(error)) from error
+                raise ServerUnreachable(f"{url}{page}: {error}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerUnreachable(f"{url}{page}: {getattr(error, 'reason', error)}") from error
+
+    def _context(self, url: str) -> ssl.SSLContext | None:
         if url == self.url and self.own_context is not None:
-            context = self.own_context
-        return readyz(url, timeout_s, self.login, context)
+            return self.own_context
+        return self.login.authorities
 
 
 def servers_of(config: NodeConfig, url: str | None) -> Servers:
@@ -82,12 +108,11 @@ def address_of(url: str) -> str:
 
 def readyz(url: str, timeout_s: float, login: HttpLogin, context: ssl.SSLContext | None) -> Health:
     """Return a server's health; of status 0, with the reason, if it does not answer."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     request = urllib.request.Request(f"{url}/readyz", headers=dict(login.headers))
     began = time.time()
     try:
         try:
-            with opener.open(request, timeout=timeout_s) as response:
+            with _opener(context).open(request, timeout=timeout_s) as response:
                 ahead = ahead_s(response.headers["Date"], began, time.time())
                 return Health(response.status, _message(response.read(HEALTH_BYTES_MAX)), ahead)
         except urllib.error.HTTPError as error:
@@ -96,6 +121,10 @@ def readyz(url: str, timeout_s: float, login: HttpLogin, context: ssl.SSLContext
                 return Health(error.code, _message(error.read(HEALTH_BYTES_MAX)), ahead)
     except (OSError, http.client.HTTPException) as error:
         return Health(0, str(getattr(error, "reason", error)))
+
+
+def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
 
 
 def _message(body: bytes) -> str:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from bmq.cli.doctor.checks import (
     Diagnosis,
+    Health,
     check_clock,
     check_copies,
     check_health,
@@ -23,6 +24,7 @@ from bmq.cli.doctor.checks import (
     check_store,
     check_unreadable,
 )
+from bmq.cli.doctor.cleaning import examine_cleaning
 from bmq.cli.doctor.clock import clock_of
 from bmq.cli.doctor.readiness import Servers, address_of, servers_of
 from bmq.cli.doctor.storage import check_namenodes, check_storage
@@ -420,12 +422,15 @@ async def _examine_members(
         asked = [("the server", servers.url)]
     turns = asyncio.Semaphore(PARALLEL)
 
-    async def examine_member(name: str, url: str) -> Sequence[Diagnosis]:
+    async def ask(url: str) -> Health:
         async with turns:
-            return check_health(name, url, await asyncio.to_thread(servers.ask, url, timeout_s))
+            return await asyncio.to_thread(servers.ask, url, timeout_s)
 
-    found = await asyncio.gather(*(examine_member(name, url) for name, url in sorted(asked)))
-    return [finding for findings in found for finding in findings]
+    asked.sort()
+    healths = await asyncio.gather(*(ask(url) for _, url in asked))
+    pairs = list(zip(asked, healths, strict=True))
+    findings = [finding for (name, url), health in pairs for finding in check_health(name, url, health)]
+    return findings + await examine_cleaning(servers, [each for each, health in pairs if health.status], timeout_s)
 
 
 async def _bounded(work: Awaitable[T], timeout_s: float) -> T:

@@ -31,11 +31,16 @@ S = SegmentName
 
 
 class CountingFileSystem(MemoryFileSystem):
-    """Counts the names it has listed."""
+    """Counts its listings and the names it has listed, and questions for files."""
 
-    listed = 0
+    listed = listings = questions = 0
+
+    async def status(self, path: str) -> FileStatus:
+        self.questions += 1
+        return await super().status(path)
 
     async def list(self, path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
+        self.listings += 1
         async for status in super().list(path, after=after):
             self.listed += 1
             yield status
@@ -376,6 +381,31 @@ async def test_a_crash_between_any_two_deletes_makes_no_source_live_again(seed: 
         kept = [one for one in await walked(fs) if one.is_live]
         assert all(one.end is None or one.end > log_start for one in kept)
         assert kept[-1].name == layouts.live[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missed", [100, 101, 150, 227])
+@pytest.mark.parametrize(("first", "listings"), [(0, 1), (150, 1), (400, 2)])
+async def test_a_cleaned_range_is_listed_once_for_all_its_sources(missed: int, first: int, listings: int) -> None:
+    """Find the range with a second listing only in a log of more names than the first listing takes."""
+    fs = filesystem()
+    names = [S(n * 10, 1, n) for n in range(first + 300)]
+    await put(fs, *names)
+    segments = LogSegments(fs, PATH)
+    await segments.cover(first * 10 + 3_000)
+    sources = names[first + 100 : first + 228]
+    cleaned = cleaned_name(sources)
+    await put(fs, cleaned)
+    for name in sources:
+        await fs.delete(PATH.log(name))
+    fs.listings = fs.listed = 0
+    for name in (names[first + missed], *sources):
+        await segments.refresh(name)
+    assert fs.listings == listings
+    assert fs.questions <= 4
+    assert [extent.name for extent in extents(segments)] == [*names[: first + 100], cleaned, *names[first + 228 :]]
+    await segments.cover(first * 10 + 3_000)
+    assert fs.listings == listings, "all that was covered is still known"
 
 
 @pytest.mark.slow

@@ -15,13 +15,17 @@ import pytest
 
 from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
+from bmq.broker.config import log_config
 from bmq.core.aio.steps import finish_steps
+from bmq.core.logging.fields import fields_of
+from bmq.core.model import PartitionKey
 from bmq.storage.cleaning.cleaned_file import CleanedFileWriter
 from bmq.storage.cleaning.compiled_filter import CompiledFilters
 from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.cleaning.plan import NOT_COMPACTED, Reason
 from bmq.storage.cleaning.round import CleaningRound
 from bmq.storage.filesystem import FileStatus, OutOfSpace, StorageUnavailable
+from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import (
     BRISK,
@@ -35,7 +39,7 @@ from tests.unit.broker.cleanup.compacted_logs import (
     settled,
     update,
 )
-from tests.unit.broker.cleanup.upkeep import KEY, PATH, SECOND_KEY, SECOND_PATH, World
+from tests.unit.broker.cleanup.upkeep import KEY, PATH, SECOND_KEY, SECOND_PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -360,6 +364,7 @@ async def test_a_log_that_waits_for_compiled_code_says_so() -> None:
     assert state is not None
     assert state.reason != "compiling"
     assert finish_steps(owner.janitor.cleaning.totals()).not_cleaned["compiling"] == 0
+    await owner.round()
     assert owner.janitor.cleaning.cleaner.rounds == 1
 
 
@@ -556,3 +561,95 @@ async def test_the_pause_after_a_round_that_fails_grows(monkeypatch: pytest.Monk
     for _ in range(8):
         await owner.round(30)
     assert (tried_s[1] - tried_s[0]) // 60 == 1, "a round that succeeds ends the growth"
+
+
+async def open_logs(owner: Owner, updates: dict[int, int]) -> None:
+    """Open a compacted log for each number, with its count of updates."""
+    for number, count in updates.items():
+        path = PartitionPath("t", str(KEY.topic_id), number)
+        owner.driver = await owner.broker.open(path, PartitionKey(KEY.topic_id, number), owner.driver.machine.config)
+        await update(owner, count)
+
+
+async def test_the_dirtiest_of_the_logs_that_are_due_is_cleaned_first(caplog: pytest.LogCaptureFixture) -> None:
+    """All three logs have a clean part of the same size; the log looked at first is the cleanest."""
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    await open_logs(owner, {1: 20, 2: 20})
+    for _ in range(3):
+        await owner.rounds(5)
+    assert owner.janitor.cleaning.cleaner.rounds == 3
+    caplog.set_level("INFO")
+    for number, count in ((0, 6), (1, 30), (2, 14)):
+        driver = owner.broker.get(PartitionKey(KEY.topic_id, number))
+        assert driver is not None
+        owner.driver = driver
+        await update(owner, count)
+    for _ in range(3):
+        await owner.rounds(5)
+    lines = [line for line in caplog.records if "a compacted log was cleaned" in line.message]
+    assert [fields_of(line)["partition"] for line in lines] == [1, 2, 0]
+
+
+async def test_a_round_costs_no_look_at_logs_that_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: dict[int, int] = {}
+    for idle in (0, 30):
+        world = World()
+        owner = await compacted(world)
+        await open_logs(owner, dict.fromkeys(range(1, 1 + idle), 0))
+        for _ in range(30):
+            await owner.rounds(30)
+        owner.driver = next(driver for driver in owner.held() if driver.machine.key == KEY)
+        list_folder, count = owner.steps.list, 0
+
+        def counted(*given: Any, **named: Any) -> Any:
+            nonlocal count
+            count += 1
+            return list_folder(*given, **named)  # noqa: B023 - called before the next turn
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner.steps, "list", counted)
+            await update(owner, 20)
+            for _ in range(3):
+                await owner.rounds(5)
+        assert owner.janitor.cleaning.cleaner.rounds == 1
+        listed[idle] = count
+    assert listed[30] == listed[0]
+
+
+async def test_a_quiet_log_is_cleaned_past_max_compaction_lag_whatever_its_ratio() -> None:
+    """The lag closes the open segment, and the record names the newest closed segment only: the others are cleaned."""
+    world = World()
+    lag_ms = 60_000
+    configs = {
+        "cleanup.policy": "compact",
+        "segment.bytes": "700",
+        "min.cleanable.dirty.ratio": "1.0",
+        "max.compaction.lag.ms": str(lag_ms),
+    }
+    owner = await compacted(world, config=log_config(configs, 1))
+    last = await update(owner, 20)
+    for _ in range(11):
+        await owner.round(5)
+        assert owner.janitor.cleaning.cleaner.rounds == 0, "no record is past the lag"
+    assert not owner.driver.machine.is_all_closed, "the last segment is open until the lag is over"
+    for _ in range(4):
+        await owner.round(5)
+    machine, cleaning = owner.driver.machine, owner.janitor.cleaning
+    assert machine.is_all_closed, "after the lag, long before a segment without produces is closed"
+    assert machine.broker.idle_close_ms > 75_000
+    (newest,) = machine.record.segments
+    assert cleaning.cleaner.rounds == 1
+    (care,) = owner.janitor.queue.states.values()
+    assert care.cleaning is not None
+    assert care.cleaning.plan is not None
+    assert (care.cleaning.plan.end, newest.end_offset) == (newest.name.base, 20)
+    assert finish_steps(cleaning.totals()).max_delay_s == 0
+    found, count = await contents(world, 0, 20)
+    assert found == last
+    assert count == KEYS + newest.end_offset - newest.name.base
+    for _ in range(50):
+        await owner.round(60)
+    assert cleaning.cleaner.rounds == 1, "the newest segment stays: a successor begins to read at its end"
+    assert machine.record.segments == (newest,)

@@ -34,6 +34,8 @@ T = TypeVar("T")
 S = SegmentName
 KEY = PartitionKey(uuid.UUID(int=7), 0)
 SECOND_KEY = PartitionKey(KEY.topic_id, 1)
+KEYS = tuple(PartitionKey(KEY.topic_id, number) for number in range(200))
+"""The partitions that an owner's janitor sees, if they are open."""
 PATH = PartitionPath("t", str(KEY.topic_id), 0)
 SECOND_PATH = PartitionPath("t", str(KEY.topic_id), 1)
 HOUR_MS = 3_600_000
@@ -119,7 +121,7 @@ ASLEEP = JanitorConfig(interval_ms=1 << 50)  # the broker's own janitor: these s
 
 
 class Owner:
-    """A broker with one partition, or two, and its janitor."""
+    """A broker with a partition, or several, and its janitor."""
 
     driver: PartitionDriver
 
@@ -136,7 +138,7 @@ class Owner:
         self.janitor = Janitor(replace(self.broker.context, fs=self.steps), self.held, config, random.Random(3))
 
     def held(self) -> list[PartitionDriver]:
-        return [driver for key in (KEY, SECOND_KEY) if (driver := self.broker.get(key)) is not None]
+        return [driver for key in KEYS if (driver := self.broker.get(key)) is not None]
 
     @property
     def log_start(self) -> int:
