@@ -9,7 +9,9 @@ A former owner that stood still goes on with its next step, however late.  Its d
 |                                   | after the loss of    | part of a merged file, which it would hide with all that  |
 |                                   | the store            | was appended                                              |
 | a job's, taken by an owner, not in| the same             | giving it back its name in the job's folder: the job may  |
-| the record                        |                      | ask for its swap again                                    |
+| the record                        |                      | ask for its swap again.  Without the right to rename it,  |
+|                                   |                      | nothing: a former owner, with the same user of storage,   |
+|                                   |                      | is refused too                                            |
 | index of a merge, complete        | append files         | appending them now: the late call then finds no sources.  |
 |                                   |                      | It could append them to a source of a cleaned segment,    |
 |                                   |                      | which hides them                                          |
@@ -21,6 +23,7 @@ listing shows all these drafts to a successor.
 
 from __future__ import annotations
 
+import logging
 from contextlib import aclosing, suppress
 
 from bmq.broker.cleanup.orphans import files_of, temporary_files
@@ -29,6 +32,7 @@ from bmq.broker.cleanup.segment_merge import SegmentMerger
 from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX, TAKEN, given_back
 from bmq.broker.context import BrokerContext
 from bmq.core.aio.subscribers import no_op
+from bmq.core.logging.fields import fields
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.cleaning.job_round import DRAFT_FOLDER
 from bmq.storage.filesystem import (
@@ -42,6 +46,8 @@ from bmq.storage.filesystem import (
 )
 from bmq.storage.layout import base_name
 from bmq.storage.log_segments import ListedSegment, walk
+
+_log = logging.getLogger(__name__)
 
 _CLEANED = (f"{DRAFT}-", f"{DRAFT_INDEX}-")
 _MERGED = ".join-"
@@ -75,8 +81,7 @@ class FormerOwners:
             await driver.prove()  # the drafts were listed before: none of them is a later owner's
         for path in drafts:
             await self._fs.delete(path)
-        for path in taken:
-            await self._give_back(path)
+        await self._give_back_all(taken)
         is_settled = len(listed) < self._names_per_job
         for path in merges:
             is_settled &= await self._end_merge(state, path)
@@ -94,6 +99,25 @@ class FormerOwners:
                         break
                     found.append(status.path)
         return found
+
+    async def _give_back_all(self, taken: list[str]) -> None:
+        """Give drafts back to their jobs.  Warn once of drafts that may not be renamed; the sweeper has them later.
+
+        The missing right does not hold up the log: a former owner's late call needs the same right.
+        """
+        refused: list[tuple[str, Unsupported]] = []
+        for path in taken:
+            try:
+                await self._give_back(path)
+            except Unsupported as error:
+                refused.append((path, error))
+        if refused:
+            first, reason = refused[0]
+            text = (
+                "cannot give %d drafts back to their jobs, which have to begin new rounds: give the brokers' user the"
+                " right to write into the jobs' folders, or delete the folders"
+            )
+            _log.warning(text, len(refused), extra=fields(path=first, error=reason))
 
     async def _give_back(self, taken: str) -> None:
         """Give a draft back to its job: a late call of its owner does not find it."""

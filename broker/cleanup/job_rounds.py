@@ -267,11 +267,15 @@ class JobRounds(Generic[L]):
         """Prepare the log as for a round; return the live segments that no record names, in order of offsets.
 
         The swap of the record is completed, and the drafts of former owners are settled: no source changes any more.
-        Without groups do nothing.
+        A swap that the record is about to get is awaited, and completed too: its drafts have the owner's names, and
+        the job would find none.  Without groups do nothing.
         """
         driver, found = state.driver, list[ListedSegment]()
         if not groups:
             return found
+        wanted = driver.machine.swap
+        if wanted is not None and wanted != driver.machine.record.swap:  # its request ended before the store responded
+            await driver.store_swap(wanted)
         if driver.machine.record.swap is not None:
             await self._cleaning.finish_swap(state)
         await self._settle(state)

@@ -39,7 +39,7 @@ from bmq.core.model import PartitionKey
 from bmq.meta.kv import KvError
 from bmq.storage.cleaning.cleaned_file import DraftFull
 from bmq.storage.cleaning.plan import Reason
-from bmq.storage.filesystem import StorageError
+from bmq.storage.filesystem import PipelineFailed, StorageError, StorageUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +49,8 @@ SWAPS_MAX = 64
 """Most swaps of a partition whose sources are waited for apart; more of them wait for the last."""
 FAR_MS = 1 << 50
 """A wait of this length never ends: max.compaction.lag.ms is not set."""
+_OUTAGES = StorageUnavailable, PipelineFailed, KvError, TimeoutError
+"""Failures of a round that time heals: storage or the metadata store is away."""
 _FAILED = Outcome(plan=None, obstacle=Obstacle.FAILED)
 _DISABLED = Outcome(plan=None, obstacle=Obstacle.DISABLED)
 _COMPILING = Outcome(plan=None, obstacle=Obstacle.COMPILING)
@@ -64,8 +66,13 @@ class CleaningState(UpkeepState):
     ``hold``: the hold of a job that cleans the log, None without any; it may be over.  ``hidden``: the ends of the
     delays of deletes (monotonic) after swaps, with the end offsets of a job's sources, else 0, in order.
 
+<<<<<<< HEAD
     ``failed_rounds``: consecutive failed rounds.  ``paused_until``: the end of the pause after the
     last of them, in milliseconds of the monotonic clock.
+=======
+    ``failed_rounds``: rounds that have failed one after the other, not counting failures by an outage.
+    ``paused_until``: the end of the pause after the last failure, in milliseconds of the monotonic clock.
+>>>>>>> m1
     """
 
     __slots__ = (
@@ -107,7 +114,8 @@ class LogCleanerManager(Generic[L]):
 
     ``is_enabled``: logs are cleaned at all.  ``threads``: most logs that are cleaned at once.  ``clean_ms``: the least
     time between two looks at a log.  ``wait_ms``: the time after which other jobs go on beside a round.  ``retry_ms``:
-    the pause after a round that was given up, or failed.  Each further failure doubles it, up to an hour.
+    the pause after a round that was given up, or failed.  Each further failure doubles it, up to an hour; a failure by
+    an outage leaves it, since the next round succeeds once the outage is over.
     """
 
     def __init__(
@@ -344,9 +352,10 @@ class LogCleanerManager(Generic[L]):
             self.look_now(state, self._context.now_ms() + self._retry_ms)
         except (StorageError, KvError, RequestError, FormatError, TimeoutError, DraftFull) as error:
             state.cleaning = _FAILED
-            pause_ms = min(self._retry_ms << state.failed_rounds, HOUR_MS)
-            if pause_ms < HOUR_MS:
-                state.failed_rounds += 1
+            pause_ms = self._retry_ms
+            if not isinstance(error, _OUTAGES):
+                pause_ms = min(self._retry_ms << state.failed_rounds, HOUR_MS)
+                state.failed_rounds += pause_ms < HOUR_MS
             state.paused_until = self._context.now_ms() + pause_ms
             self._queue.retry(state, Job.CLEAN, error, pause_ms)
         except Exception as error:

@@ -10,11 +10,11 @@ import pytest
 
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
-from bmq.storage.filesystem import OutOfSpace, write_once
+from bmq.storage.filesystem import NotAllowed, OutOfSpace, StorageUnavailable, write_once
 from bmq.storage.layout import base_name
 from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, allow, compacted, contents, hidden, update
-from tests.unit.broker.cleanup.jobs import NEVER_DUE, CleaningJob
+from tests.unit.broker.cleanup.jobs import NEVER_DUE, CleaningJob, Story
 from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
@@ -244,3 +244,57 @@ async def test_a_merge_is_proven_behind_its_draft() -> None:
     assert first.janitor.files_merged == 0
     assert [name for name in await world.names() if name.startswith(".join")] == []
     assert await contents(world, 0, 14) == (last, 14)
+
+
+@pytest.mark.parametrize("step", ["rename", "delete"])
+async def test_a_draft_that_may_not_be_given_back_holds_up_nothing(
+    step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Settle and merge beside a job's folder whose rights were taken away, and warn of it."""
+    story = await Story.of()
+    owner, job = story.owner, story.job
+    await story.drafted()
+    await take_in_vain(owner, job)
+    taken = [name for name in await story.world.names(job.folder) if name.startswith(".taken-")]
+    assert len(taken) == 1
+    if step == "delete":  # the job has written its draft again
+        await write_once(job.fs, f"{job.folder}/{taken[0].rpartition('@')[2]}", b"draft")
+    await job.end(owner)
+    real = getattr(owner.steps, step)
+
+    async def denied(path: str, *rest: object, **options: object) -> object:
+        if path.startswith(f"{job.folder}/"):
+            raise NotAllowed(f"{path}: user=bmq, access=WRITE")
+        return await real(path, *rest, **options)
+
+    monkeypatch.setattr(owner.steps, step, denied)
+    state, settle = owner.janitor.queue.states[KEY], owner.janitor._former_owners.settle
+    assert await settle(state)
+    (line,) = [record for record in caplog.records if "back to their jobs" in record.message]
+    assert f"{job.folder}/{taken[0]}" in str(vars(line))
+    owner.configure(segment_bytes=2_000)
+    for _ in range(3):
+        await owner.rounds(61)
+    assert owner.janitor.files_merged > 0
+    assert owner.janitor.failures == 0
+    assert taken[0] in await story.world.names(job.folder)
+    assert await story.is_right()
+    monkeypatch.setattr(owner.steps, step, real)
+    assert await settle(state)
+    assert [name for name in await story.world.names(job.folder) if name.startswith(".taken-")] == []
+
+
+async def take_in_vain(owner: Owner, job: CleaningJob) -> None:
+    """Let storage fail between the two drafts that the owner takes for a swap."""
+    rename, taken = owner.steps.rename, list[str]()
+
+    async def fails(source: str, target: str) -> None:
+        if taken:
+            raise StorageUnavailable("safe mode")
+        taken.append(target)
+        await rename(source, target)
+
+    owner.steps.rename = fails  # type: ignore[method-assign]
+    with pytest.raises(StorageUnavailable):
+        await job.swap(owner)
+    owner.steps.rename = rename  # type: ignore[method-assign]

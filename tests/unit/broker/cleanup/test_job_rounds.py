@@ -473,6 +473,27 @@ async def test_a_swap_that_the_record_gets_late_is_completed(*, is_compacted: bo
     assert await story.is_right()
 
 
+@pytest.mark.parametrize("requests", [1, 3])
+async def test_a_request_that_ends_before_the_store_responds_is_carried_out_by_the_next(requests: int) -> None:
+    """The drafts have the owner's names, and the record has no swap yet: the job's round goes on."""
+    story = await Story.of()
+    owner, job = story.owner, story.job
+    await story.drafted()
+    owner.kv.pause()
+    for _ in range(requests):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(120):
+                await job.swap(owner)
+    assert owner.driver.machine.record.swap is None
+    following = asyncio.create_task(job.swap(owner))
+    await asyncio.sleep(1)
+    owner.kv.resume()
+    assert await following == SwapResult(len(job.groups), 0)
+    assert owner.driver.machine.record.swap is None
+    assert await story.cleaned() == [group.name for group in job.groups]
+    assert await story.is_right()
+
+
 async def test_nothing_is_merged_beside_a_swap_that_the_record_is_about_to_get() -> None:
     """The hold ends while the metadata store stands still; the swap would hide all that is appended to a source."""
     story = await Story.of()

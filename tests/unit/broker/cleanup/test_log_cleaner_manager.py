@@ -17,15 +17,23 @@ from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
 from bmq.broker.config import log_config
 from bmq.core.aio.steps import finish_steps
+<<<<<<< HEAD
 from bmq.core.logging.fields import fields_of
 from bmq.core.model import PartitionKey
+=======
+from bmq.meta.kv import KvError
+>>>>>>> m1
 from bmq.storage.cleaning.cleaned_file import CleanedFileWriter
 from bmq.storage.cleaning.compiled_filter import CompiledFilters
 from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.cleaning.plan import NOT_COMPACTED, Reason
 from bmq.storage.cleaning.round import CleaningRound
+<<<<<<< HEAD
 from bmq.storage.filesystem import FileStatus, OutOfSpace, StorageUnavailable
 from bmq.storage.layout import PartitionPath
+=======
+from bmq.storage.filesystem import FileStatus, OutOfSpace, PipelineFailed, StorageUnavailable
+>>>>>>> m1
 from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import (
     BRISK,
@@ -563,6 +571,7 @@ async def test_the_pause_after_a_round_that_fails_grows(monkeypatch: pytest.Monk
     assert (tried_s[1] - tried_s[0]) // 60 == 1, "a round that succeeds ends the growth"
 
 
+<<<<<<< HEAD
 async def open_logs(owner: Owner, updates: dict[int, int]) -> None:
     """Open a compacted log for each number, with its count of updates."""
     for number, count in updates.items():
@@ -653,3 +662,37 @@ async def test_a_quiet_log_is_cleaned_past_max_compaction_lag_whatever_its_ratio
         await owner.round(60)
     assert cleaning.cleaner.rounds == 1, "the newest segment stays: a successor begins to read at its end"
     assert machine.record.segments == (newest,)
+=======
+@pytest.mark.parametrize("error", [StorageUnavailable, PipelineFailed, KvError, TimeoutError])
+async def test_the_pause_after_an_outage_does_not_grow(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log is cleaned a minute after an outage of any length; the failures before it still count."""
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    close, tried_s = CleanedFileWriter.close, list[int]()
+    failure: Exception = OutOfSpace("no space left on device")
+
+    async def fails(self: CleanedFileWriter) -> None:
+        tried_s.append(owner.broker.context.now_ms() // 1_000)
+        raise failure
+
+    async def pauses(rounds: int) -> list[int]:
+        tried_s.clear()
+        for _ in range(rounds):
+            await owner.round(30)
+        return [(after - before) // 60 for before, after in itertools.pairwise(tried_s)]
+
+    monkeypatch.setattr(CleanedFileWriter, "close", fails)
+    assert await pauses(8) == [1, 2]
+    failure = error("away")
+    found = await pauses(60)
+    assert len(found) > 20
+    assert set(found) == {1}
+    failure = OutOfSpace("no space left on device")
+    assert await pauses(60) == [8, 16], "three have failed before the outage"
+    failure = error("away")
+    assert (await pauses(80))[-1] == 1
+    monkeypatch.setattr(CleanedFileWriter, "close", close)
+    await owner.rounds(61)
+    assert owner.janitor.cleaning.cleaner.rounds == 1
+>>>>>>> m1
