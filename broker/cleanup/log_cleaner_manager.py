@@ -66,13 +66,8 @@ class CleaningState(UpkeepState):
     ``hold``: the hold of a job that cleans the log, None without any; it may be over.  ``hidden``: the ends of the
     delays of deletes (monotonic) after swaps, with the end offsets of a job's sources, else 0, in order.
 
-<<<<<<< HEAD
-    ``failed_rounds``: consecutive failed rounds.  ``paused_until``: the end of the pause after the
-    last of them, in milliseconds of the monotonic clock.
-=======
-    ``failed_rounds``: rounds that have failed one after the other, not counting failures by an outage.
+    ``failed_rounds``: consecutive failed rounds, without failures by an outage.
     ``paused_until``: the end of the pause after the last failure, in milliseconds of the monotonic clock.
->>>>>>> m1
     """
 
     __slots__ = (

@@ -17,23 +17,16 @@ from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
 from bmq.broker.config import log_config
 from bmq.core.aio.steps import finish_steps
-<<<<<<< HEAD
 from bmq.core.logging.fields import fields_of
 from bmq.core.model import PartitionKey
-=======
 from bmq.meta.kv import KvError
->>>>>>> m1
 from bmq.storage.cleaning.cleaned_file import CleanedFileWriter
 from bmq.storage.cleaning.compiled_filter import CompiledFilters
 from bmq.storage.cleaning.filters import RecordFilters
 from bmq.storage.cleaning.plan import NOT_COMPACTED, Reason
 from bmq.storage.cleaning.round import CleaningRound
-<<<<<<< HEAD
-from bmq.storage.filesystem import FileStatus, OutOfSpace, StorageUnavailable
-from bmq.storage.layout import PartitionPath
-=======
 from bmq.storage.filesystem import FileStatus, OutOfSpace, PipelineFailed, StorageUnavailable
->>>>>>> m1
+from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import (
     BRISK,
@@ -571,7 +564,6 @@ async def test_the_pause_after_a_round_that_fails_grows(monkeypatch: pytest.Monk
     assert (tried_s[1] - tried_s[0]) // 60 == 1, "a round that succeeds ends the growth"
 
 
-<<<<<<< HEAD
 async def open_logs(owner: Owner, updates: dict[int, int]) -> None:
     """Open a compacted log for each number, with its count of updates."""
     for number, count in updates.items():
@@ -662,7 +654,8 @@ async def test_a_quiet_log_is_cleaned_past_max_compaction_lag_whatever_its_ratio
         await owner.round(60)
     assert cleaning.cleaner.rounds == 1, "the newest segment stays: a successor begins to read at its end"
     assert machine.record.segments == (newest,)
-=======
+
+
 @pytest.mark.parametrize("error", [StorageUnavailable, PipelineFailed, KvError, TimeoutError])
 async def test_the_pause_after_an_outage_does_not_grow(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     """A log is cleaned a minute after an outage of any length; the failures before it still count."""
@@ -695,4 +688,3 @@ async def test_the_pause_after_an_outage_does_not_grow(error: type[Exception], m
     monkeypatch.setattr(CleanedFileWriter, "close", close)
     await owner.rounds(61)
     assert owner.janitor.cleaning.cleaner.rounds == 1
->>>>>>> m1
