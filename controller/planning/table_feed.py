@@ -14,7 +14,7 @@ from bmq.meta.cluster.view import ViewChange
 
 CHANGES_PER_STEP = 32
 """Topics and chunks read in one turn of the loop: some 5 ms if the chunks are full."""
-RATED_CHANGES_PER_STEP = 2
+RATED_CHANGES_PER_STEP = 1
 """The same number if partitions have traffic: 5 ms for the traffic of a full chunk."""
 FORGET_TOPIC_S = 60.0
 """Time that a topic must be missing in the catalog before its assignment is deleted: the catalog is another watch, and
