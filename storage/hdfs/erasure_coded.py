@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 THREADS = 4
 """Reads at the same time; further reads wait."""
 ABANDONED_MAX = 16
-"""Most threads that are given up because a read of theirs never ends: the library has no time-out for reads."""
+"""Most threads at a time whose reads do not end, beside the others: the library has no time-out for reads."""
 _SERVICE = "bmq"  # the name service of the NameNodes, within the library's configuration
 
 
@@ -55,7 +55,7 @@ class ErasureCodedReader:
         self._timeout_s = timeout_s
         self._has_token_alone = has_token_alone
         self._threads = [LibraryThread(f"hdfs-coded-{number}") for number in range(THREADS)]
-        self._abandoned = 0
+        self._abandoned: list[LibraryThread] = []  # their reads have not ended yet
         self._connecting = threading.Lock()
         self._client: Client | None = None
 
@@ -84,15 +84,23 @@ class ErasureCodedReader:
             raise StorageUnavailable(
                 f"read {path}, erasure-coded by {policy}: no bytes within {self._timeout_s:g} s"
             ) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The read waited in the thread of a read that does not end, or this reader was closed.
+            raise StorageUnavailable(f"read {path}, erasure-coded by {policy}: its thread was given up") from None
         except Exception as error:  # the library has no class of its own: RuntimeError, OSError, others of Rust's
             raise StorageUnavailable(f"read {path}, erasure-coded by {policy}, through hdfs-native: {error}") from error
 
     def _abandon(self, thread: LibraryThread) -> None:
         """Replace a thread whose read does not end, and have the next read connect again."""
-        if self._abandoned < ABANDONED_MAX and thread in self._threads:
-            self._abandoned += 1
+        self._abandoned = [each for each in self._abandoned if each.unfinished]
+        if len(self._abandoned) < ABANDONED_MAX and thread in self._threads:
+            self._abandoned.append(thread)
             thread.close()
-            self._threads[self._threads.index(thread)] = LibraryThread(f"hdfs-coded-{THREADS + self._abandoned}")
+            number = self._threads.index(thread)
+            self._threads[number] = LibraryThread(f"hdfs-coded-{number}")
             self._connecting, self._client = threading.Lock(), None
 
     def _read(self, path: str, policy: str, position: int, length: int) -> bytes:

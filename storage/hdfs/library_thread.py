@@ -71,6 +71,7 @@ class LibraryThread:
                 break
             if waiting is not None:
                 waiting[0].cancel()
+                self._has_finished()
         self._calls.put(None)
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:

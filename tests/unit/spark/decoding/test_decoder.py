@@ -123,7 +123,7 @@ def test_all_columns_as_kafka_python_reads_them(data: bytes) -> None:
 @given(segments(), st.data())
 @settings(max_examples=60)
 def test_any_columns_of_any_range(data: bytes, draw: st.DataObject) -> None:
-    """Whatever shortcut a choice of columns opens, the rows are the same."""
+    """The rows are the same whichever shortcut a choice of columns opens."""
     every = read_by_kafka(data)
     first = every[0].offset if every else 0
     names = draw.draw(st.lists(st.sampled_from(COLUMNS), unique=True))

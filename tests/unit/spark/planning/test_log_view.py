@@ -33,7 +33,7 @@ async def test_a_partition_that_was_never_written_is_empty() -> None:
 
 
 async def test_rule_2_an_open_segment_ends_at_its_last_checkpoint() -> None:
-    """Whatever the file holds behind it was perhaps never acknowledged."""
+    """The bytes behind it were perhaps never acknowledged."""
 
     fs = MemoryFileSystem(MemoryStorage(), "test")
     store = await Store(fs).create()

@@ -13,7 +13,7 @@ import pytest
 from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import StorageUnavailable, Unsupported
 from bmq.storage.hdfs.address import HdfsAddress
-from bmq.storage.hdfs.erasure_coded import THREADS, ErasureCodedReader, client_config
+from bmq.storage.hdfs.erasure_coded import ABANDONED_MAX, THREADS, ErasureCodedReader, client_config
 from bmq.storage.hdfs.security import HdfsSecurity
 from tests.harness.waiting import until
 
@@ -134,18 +134,53 @@ async def test_a_library_that_never_responds_is_left(library: Library) -> None:
 
 
 async def test_reads_that_never_end_leave_room_for_others(library: Library) -> None:
-    """A datanode that stands still holds its reads for good."""
+    """A datanode that stands still holds its reads for good, or for a while."""
     hung = library.blocks = threading.Event()
     coded = reader(timeout_s=0.01)
     try:
-        for _ in range(2 * THREADS):
-            with pytest.raises(StorageUnavailable, match="no bytes within"):
-                await coded.read("/bmq/f", "p", 0, 1)
+        for _ in range(2):  # the threads of the first time have ended, and count no more
+            for _ in range(ABANDONED_MAX):
+                with pytest.raises(StorageUnavailable, match="no bytes within"):
+                    await coded.read("/bmq/f", "p", 0, 1)
+            assert len(coded._abandoned) == ABANDONED_MAX
+            hung.set()
+            await until(lambda: not any(each.unfinished for each in coded._abandoned))
+            hung = library.blocks = threading.Event()
         library.blocks = None
         coded._timeout_s = 30.0
         assert await coded.read("/bmq/f", "p", 1, 1) == b"1"
     finally:
         hung.set()
+        coded.close()
+
+
+async def test_a_read_behind_a_read_that_never_ends_fails_and_is_not_cancelled(library: Library) -> None:
+    library.blocks = threading.Event()
+    coded = reader(timeout_s=0.1)
+    try:
+        first = [asyncio.create_task(coded.read("/bmq/f", "p", 0, 1)) for _ in range(THREADS)]
+        await until(lambda: library.reading == THREADS)
+        coded._timeout_s = 30.0
+        behind = [asyncio.create_task(coded.read("/bmq/f", "p", 0, 1)) for _ in range(THREADS)]
+        found = await asyncio.gather(*first, *behind, return_exceptions=True)
+        assert [type(each) for each in found] == [StorageUnavailable] * (2 * THREADS)
+        assert "its thread was given up" in str(found[-1])
+    finally:
+        library.blocks.set()
+        coded.close()
+
+
+async def test_a_reader_that_is_cancelled_is_cancelled(library: Library) -> None:
+    library.blocks = threading.Event()
+    coded = reader()
+    task = asyncio.create_task(coded.read("/bmq/f", "p", 0, 1))
+    try:
+        await until(lambda: library.reading == 1)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+    finally:
+        library.blocks.set()
         coded.close()
 
 
