@@ -18,6 +18,7 @@ from bmq.broker.file_check import FileCheck
 from bmq.broker.files.datanode_health import NodeHealth
 from bmq.broker.files.deferred_indexes import DeferredIndexes
 from bmq.broker.files.flush_scheduler import FlushScheduler
+from bmq.broker.files.index_rounds import PARALLEL, IndexRounds
 from bmq.broker.files.journal_cache import JournalCache
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.precreated import PrecreatedSegments
@@ -115,6 +116,7 @@ class Broker:
         open_files = OpenFileLimit(
             self.config.open_pipelines_max, self.config.open_parallel, self._make_room, self._report
         )
+        late_indexes = asyncio.Semaphore(PARALLEL)
         self.context = BrokerContext(
             fs=fs,
             kv=kv,
@@ -142,7 +144,9 @@ class Broker:
                 most=self.config.open_parallel,
                 keep_ms=self.config.handover_wait_ms + FIRST_FILE_MS,
             ),
-            deferred_indexes=DeferredIndexes(timers, now_ms, self._report),
+            deferred_indexes=DeferredIndexes(timers, now_ms, self._report, late_indexes),
+            index_rounds=IndexRounds(timers, now_ms),
+            late_indexes=late_indexes,
             store_waits=StoreWaits(self.config.stalled_ms),
             reads=reads or ReadProgress(),
             report=self._report,
@@ -399,6 +403,7 @@ class Broker:
                 _log.warning("%d segments' indexes are not written: their partitions' next owners write them", count)
         finally:
             await cancel_and_wait(ending)
+        self.context.index_rounds.abandon()
         await late.abandon()
 
     async def _close_one(self, key: PartitionKey) -> None:

@@ -10,6 +10,7 @@ from bmq.broker.config import BrokerConfig
 from bmq.broker.files.block_ceiling import BlockCeiling
 from bmq.broker.files.datanode_health import NodeHealth
 from bmq.broker.files.deferred_indexes import DeferredIndexes
+from bmq.broker.files.index_rounds import IndexRounds
 from bmq.broker.files.open_file_limit import OpenFileLimit
 from bmq.broker.files.precreated import PrecreatedSegments
 from bmq.core.clock import Clock
@@ -36,6 +37,9 @@ class FileContext:
     seals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SEALS_AT_ONCE))
     """Bounds the partitions that seal their own broken segments at once."""
     deferred_indexes: DeferredIndexes
+    index_rounds: IndexRounds
+    late_indexes: asyncio.Semaphore
+    """Bounds the indexes that are written late, or made again from their segments, at once."""
     index_turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """Locks of the writers of an index, by the path of the draft (``SegmentFiles.idx_turn``)."""
     report: Report

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -28,8 +27,6 @@ BEHIND_MS = 500
 """Time from the release to the old owner's write of the index."""
 LOOK_MS = 10_000
 """Time from the takeover to the new owner's check for the index."""
-PARALLEL = 4
-"""Most indexes written at once, and most rounds of work on missing indexes: nothing waits for them."""
 BYTES_MAX = 16 << 20
 """Most bytes of indexes that wait. Past it an index is written before its partition is released, and the new owner does
 not check for it.
@@ -38,10 +35,6 @@ ATTEMPTS = 3
 """Attempts to write one index at once; then the failure is reported, and pauses begin: readers scan the segment."""
 PAUSES_MS = Backoff(LOOK_MS, 30 * LOOK_MS)
 """Pauses between attempts while storage does not take an index."""
-
-
-Begin = Callable[[], "asyncio.Task[None] | None"]
-"""A function that starts a task and returns it; None if the work is not needed any more."""
 
 
 class IndexFiles(Protocol):
@@ -77,20 +70,20 @@ class _Late:
 
 
 class DeferredIndexes:
-    """Deferred indexes of one broker. While none waits there is neither a task nor a timer."""
+    """Deferred indexes of one broker. While none waits there is neither a task nor a timer.
 
-    def __init__(self, timers: TimerHeap, now_ms: Callable[[], int], report: Report) -> None:
+    ``turns`` bounds the indexes that are written at once.
+    """
+
+    def __init__(self, timers: TimerHeap, now_ms: Callable[[], int], report: Report, turns: asyncio.Semaphore) -> None:
         self._timers = timers
         self._now_ms = now_ms
         self._report = report
         self._waiting: dict[_Late, None] = {}
         self._tasks = OwnedTasks()
-        self.turns = asyncio.Semaphore(PARALLEL)
-        """Turns of those who write a deferred index, or make one again from its segment: ``PARALLEL`` at once."""
+        self._turns = turns
         self._budget = ByteBudget(BYTES_MAX)
         self._is_finishing = asyncio.Event()
-        self._due: deque[Begin] = deque()
-        self._rounds = 0  # under way
 
     def __repr__(self) -> str:
         return f"<DeferredIndexes {len(self)}, {self._budget.used} bytes>"
@@ -123,28 +116,6 @@ class DeferredIndexes:
         self._waiting[late] = None
         self._timers.at(late.due_ms, lambda: self._begin(late))
 
-    def later(self, after_ms: int, begin: Begin) -> None:
-        """Call ``begin`` after ``after_ms``, as soon as fewer than ``PARALLEL`` tasks of such calls run.
-
-        A death leaves such work to thousands of partitions at the same moment: while it waits, it needs no task.
-        """
-        self._timers.at(self._now_ms() + after_ms, lambda: self._is_due(begin))
-
-    def _is_due(self, begin: Begin) -> None:
-        self._due.append(begin)
-        self._begin_due()
-
-    def _begin_due(self) -> None:
-        while self._due and self._rounds < PARALLEL:
-            task = self._due.popleft()()
-            if task is not None:
-                self._rounds += 1
-                task.add_done_callback(self._round_ended)
-
-    def _round_ended(self, task: asyncio.Task[None]) -> None:
-        self._rounds -= 1
-        self._begin_due()
-
     def _begin(self, late: _Late) -> None:
         if late not in self._waiting:
             return
@@ -167,7 +138,7 @@ class DeferredIndexes:
     async def _is_done(self, late: _Late, failures: int) -> bool:
         """Write the index if the segment still lacks it; return whether no more work is due on it."""
         try:
-            async with self.turns:  # held across the writing on purpose: it bounds how many run at once
+            async with self._turns:  # held across the writing on purpose: it bounds how many run at once
                 if await late.files.lacks_idx(late.name, late.length):
                     await late.files.write_encoded_idx(late.name, late.data)
             return True
@@ -202,5 +173,4 @@ class DeferredIndexes:
     async def abandon(self) -> None:
         """Drop every index that waits: storage does not take them. The segments' present owners check for them."""
         self._waiting.clear()
-        self._due.clear()
         await self._tasks.close()

@@ -113,7 +113,7 @@ class MissingIndexes:
         if self._due:
             self._rounds += 1
             pause_ms = PAUSES_MS.pause(self._rounds)
-            self._context.deferred_indexes.later(pause_ms, lambda: self._begin(self._round))
+            self._context.index_rounds.later(pause_ms, lambda: self._begin(self._round))
 
     async def _round(self) -> None:
         self._failed = None
@@ -146,7 +146,7 @@ class MissingIndexes:
     async def _is_done(self, due: _Due, rounds: int) -> bool:
         """Write the index if it is still missing; return whether no more work is due on it."""
         try:
-            async with self._context.deferred_indexes.turns:  # held across the read: it bounds how many run at once
+            async with self._context.late_indexes:  # held across the read: it bounds how many run at once
                 if not await self._has_index(due.segment):
                     await self._publish(self._index_of(await due.read()))
         except NoSuchFile:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from bmq.broker import events as ev
-from bmq.broker.files.deferred_indexes import LOOK_MS, PARALLEL
+from bmq.broker.files.deferred_indexes import LOOK_MS
+from bmq.broker.files.index_rounds import PARALLEL
 from bmq.broker.files.segment_files import SegmentFiles
 from bmq.broker.partition.missing_indexes import ATTEMPTS, MissingIndexes, UnreadSegment
 from bmq.core.clock import LoopClock

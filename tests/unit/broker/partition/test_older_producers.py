@@ -19,6 +19,7 @@ import pytest
 
 from bmq.broker import events as ev
 from bmq.broker.files.deferred_indexes import DeferredIndexes
+from bmq.broker.files.index_rounds import IndexRounds
 from bmq.broker.files.segment_files import SegmentFiles
 from bmq.broker.partition.older_producers import producers_before
 from bmq.broker.partition.producer_state import ProducerTable
@@ -134,13 +135,16 @@ async def takeover_of(left: tuple[Left, ...], journal_end: int | None) -> tuple[
     def now_ms() -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
+    timers, late_indexes = TimerHeap(now_ms), asyncio.Semaphore()
     shared: Any = SimpleNamespace(
         fs=fs,
         index_turns={},
         incarnation="b",
         journals=SimpleNamespace(find=find),
         clock=SimpleNamespace(now_ms=lambda: WALL_MS),
-        deferred_indexes=DeferredIndexes(TimerHeap(now_ms), now_ms, report),
+        deferred_indexes=DeferredIndexes(timers, now_ms, report, late_indexes),
+        index_rounds=IndexRounds(timers, now_ms),
+        late_indexes=late_indexes,
         report=report,
     )
 
