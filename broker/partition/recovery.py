@@ -13,7 +13,8 @@ from bmq.broker.events import Event
 from bmq.broker.files.context import FileContext
 from bmq.broker.files.deferred_indexes import LOOK_MS
 from bmq.broker.files.segment_files import SegmentFiles
-from bmq.broker.partition.missing_indexes import MissingIndexes, UnreadSegment, Work
+from bmq.broker.partition.index_maker import IndexMaker, UnreadSegment
+from bmq.broker.partition.missing_indexes import MissingIndexes, Work
 from bmq.broker.partition.older_producers import producers_before
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.release import ReleaseNote
@@ -362,17 +363,9 @@ class Takeover:
             name, length, late = self._noted.name, self._noted.length, self._context.deferred_indexes
             index, end = self._note.last_index, partial(ended, self._noted.name)
             late.add(self._segments, name, length, index, after_ms=LOOK_MS, ended=end)
-        return MissingIndexes(
-            self._context,
-            self._segments,
-            self._key,
-            self._index_interval_bytes,
-            effect.log_start,
-            [segment for segment in effect.recovered.segments if segment.name not in self._indexed],
-            self._unread,
-            ended,
-            begin,
-        )
+        recovered = [segment for segment in effect.recovered.segments if segment.name not in self._indexed]
+        maker = IndexMaker(self._context, self._segments, self._key, self._index_interval_bytes, effect.log_start)
+        return MissingIndexes(self._context, maker, [*self._unread, *recovered], ended, begin)
 
 
 def _first_read(effect: ev.RecoverLog, base: Checkpoint | None) -> int:

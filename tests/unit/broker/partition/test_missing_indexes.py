@@ -16,7 +16,8 @@ from bmq.broker import events as ev
 from bmq.broker.files.deferred_indexes import LOOK_MS
 from bmq.broker.files.index_rounds import PARALLEL
 from bmq.broker.files.segment_files import SegmentFiles
-from bmq.broker.partition.missing_indexes import ATTEMPTS, MissingIndexes, UnreadSegment
+from bmq.broker.partition.index_maker import IndexMaker, UnreadSegment
+from bmq.broker.partition.missing_indexes import ATTEMPTS, MissingIndexes
 from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.control import Marker
@@ -327,11 +328,7 @@ class Row:
         files = SegmentFiles(self.broker.context, PATH, is_synced=False, replication=3)
         work = MissingIndexes(
             self.broker.context,
-            files,
-            KEY,
-            65_536,
-            0,
-            (),
+            IndexMaker(self.broker.context, files, KEY, 65_536, 0),
             self.segments,
             self.ended.append,
             lambda work: asyncio.create_task(work()),
