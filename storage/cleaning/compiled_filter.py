@@ -228,7 +228,6 @@ class CompiledRecordFilter:
             number if self._was_narrowed else -1,
             rules.now_ms,
             rules.new_horizon,
-            rules.horizon_end,
             self._table,
             self._state,
             self._marks,

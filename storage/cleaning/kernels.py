@@ -243,7 +243,7 @@ if HAS_CRC:
             records += count
         return FINE if put_group(table, state, group) else FULL, at, due, records
 
-    @_compiled(types.UniTuple(_LONG, 8)(_RECORDS, *(_LONG,) * 8, _WORDS, _WORDS, _BYTES, _BYTES, _BYTES))
+    @_compiled(types.UniTuple(_LONG, 8)(_RECORDS, *(_LONG,) * 7, _WORDS, _WORDS, _BYTES, _BYTES, _BYTES))
     def keep_run(
         data: Bytes,
         due: int,
@@ -253,7 +253,6 @@ if HAS_CRC:
         passed: int,
         now_ms: int,
         new_horizon: int,
-        horizon_end: int,
         table: Words,
         state: Words,
         marks: Bytes,
@@ -263,7 +262,7 @@ if HAS_CRC:
         """Write what stays of plain batches of the leader epoch ``epoch``.
 
         Returns these numbers: bytes passed, offset behind them, and a ``KeptRun`` with the number of bytes written in
-        place of its data.  The arguments from ``end_offset`` to ``gap_from`` and from ``now_ms`` to ``horizon_end`` are
+        place of its data.  The arguments from ``end_offset`` to ``gap_from``, ``now_ms`` and ``new_horizon`` are
         ``RunRules``.  ``passed`` and ``stays`` are as in ``keep_records``.  ``out`` has GAP_BYTES more than ``data``,
         and REBASED_BYTES_MAX more for a record: any gap but the first stands for a batch of ``data``.
         """
@@ -280,8 +279,7 @@ if HAS_CRC:
                 has_horizon = data[at + ATTRIBUTES_AT + 1] & DELETE_HORIZON != 0
                 if has_horizon and now_ms == NO_HORIZON:
                     break
-                is_free = following <= horizon_end
-                keeps_tombstones = not (has_horizon and is_free and base_timestamp <= now_ms)
+                keeps_tombstones = not (has_horizon and base_timestamp <= now_ms)
                 number = passed + records if passed >= 0 else passed
                 fault, _, kept, tombstones, max_timestamp = judge(
                     data, at + HEADER_BYTES, at + size, count, due, last_delta, base_timestamp, keeps_tombstones,
@@ -294,7 +292,7 @@ if HAS_CRC:
                     break
                 if due > gap_from:
                     written = put_gap(out, written, gap_from, due - gap_from - 1, epoch)
-                horizon = new_horizon if tombstones > 0 and is_free and not has_horizon else Int64(NO_HORIZON)
+                horizon = new_horizon if tombstones > 0 and not has_horizon else Int64(NO_HORIZON)
                 if kept == count and horizon == NO_HORIZON:
                     written = copy_piece(data, at, at + size, out, written)
                 else:

@@ -70,9 +70,9 @@ class RunRules(NamedTuple):
     """The rules of a run as files are written.
 
     Its batches end at ``end_offset`` at the latest, and are of one leader epoch.  Offsets from ``gap_from`` on are not
-    written yet.  If a batch ends at ``horizon_end`` at the latest, a delete horizon up to ``now_ms`` is over, and the
-    batch gets ``new_horizon`` if it has tombstones and no horizon: see ``retention``.  With ``now_ms`` -1 the run ends
-    before the next batch with a horizon: no round wrote the segment, so the horizon is a producer's.
+    written yet.  A delete horizon up to ``now_ms`` is over.  A batch with tombstones and without a horizon gets
+    ``new_horizon``: see ``retention``.  With ``now_ms`` -1 the run ends before the next batch with a horizon: no round
+    wrote the segment, so the horizon is a producer's.
     """
 
     end_offset: int
@@ -80,7 +80,6 @@ class RunRules(NamedTuple):
     gap_from: int
     now_ms: int
     new_horizon: int
-    horizon_end: int
 
 
 class RunFilter(Protocol):

@@ -22,10 +22,6 @@ round changes a horizon.  A reader sees the tombstone if it began before the rou
 
 A round of Kafka's cleaner, or of a partition's owner, counts from its begin.  Hours may lie between a job's plan and
 its swaps, and until a swap readers find the deleted values.  So a job counts from the latest time of its swaps.
-
-A round may leave files as they are.  ``intact_from`` is the first offset of the first such file.  From there on a
-tombstone may hide a record of that file, and a marker may end a transaction with data there.  So from there on both
-stay, and no batch gets a horizon.
 """
 
 from __future__ import annotations
@@ -55,16 +51,14 @@ class RoundBounds:
     """The offsets and times of a round.
 
     ``first_dirty``: below it no key has two records.  ``end``: where the last source ends; no batch at or past it is
-    read.  ``now_ms`` is the time of the cleaning: horizons up to it are over.  ``intact_from``: see the module; None if
-    all files below ``end`` are rewritten.  ``swap_until_ms``: the latest time of a swap of this round; new horizons
-    count from there, or from ``now_ms`` if it is None.
+    read.  ``now_ms`` is the time of the cleaning: horizons up to it are over.  ``swap_until_ms``: the latest time of a
+    swap of this round; new horizons count from there, or from ``now_ms`` if it is None.
     """
 
     first_dirty: int
     end: int
     now_ms: int
     delete_retention_ms: int
-    intact_from: int | None = None
     swap_until_ms: int | None = None
 
     @property
@@ -163,7 +157,7 @@ class Retention:
         ``is_cleaned``: a round wrote its segment.  A delete horizon in another segment is a producer's, and is none.
         """
         has_horizon = is_cleaned and bool(batch.attributes & DELETE_HORIZON)
-        is_past = has_horizon and self._is_past_horizon(batch)
+        is_past = has_horizon and bool(batch.base_timestamp <= self._bounds.now_ms)
         is_free = False
         if batch.is_control:
             is_free = self._is_free(batch)
@@ -178,7 +172,7 @@ class Retention:
         return BatchVerdict(
             rule,
             keeps_tombstones=not is_past,
-            may_get_horizon=not has_horizon and not self._may_be_needed(batch),
+            may_get_horizon=not has_horizon,
             is_free_marker=is_free,
             is_empty_kept=self._is_last_of_producer(batch),
         )
@@ -198,7 +192,6 @@ class Retention:
             gap_from=gap_from,
             now_ms=bounds.now_ms if is_cleaned else NO_HORIZON,
             new_horizon=bounds.horizon,
-            horizon_end=NEVER if bounds.intact_from is None else bounds.intact_from,
         )
 
     def _is_free(self, batch: Batch) -> bool:
@@ -211,16 +204,7 @@ class Retention:
         if producer_id in self._open_before and producer_id not in self._ended:
             self._ended.add(producer_id)
             has_data = True
-        return not has_data and not self._may_be_needed(batch)
-
-    def _may_be_needed(self, batch: Batch) -> bool:
-        """Return whether an intact file may have a record that this batch's tombstone hides or its marker ends."""
-        intact_from = self._bounds.intact_from
-        return intact_from is not None and batch.next_offset > intact_from
-
-    def _is_past_horizon(self, batch: Batch) -> bool:
-        """Return whether the delete horizon of a batch is over."""
-        return bool(batch.base_timestamp <= self._bounds.now_ms) and not self._may_be_needed(batch)
+        return not has_data
 
     def _is_last_of_producer(self, batch: Batch) -> bool:
         if batch.producer_id == NO_PRODUCER_ID:

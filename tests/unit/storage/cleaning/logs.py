@@ -131,7 +131,6 @@ class Log:
         buffer_bytes: int = BUFFER_BYTES,
         group_size: int = 1,
         aborted: Iterable[AbortedTransaction] | None = None,
-        intact_from: int | None = None,
         files: int | None = None,
         records: RecordFilter | None = None,
         delete_retention_ms: int = DAY_MS,
@@ -144,7 +143,6 @@ class Log:
             end=sources[-1].end_offset if sources else self.base,
             now_ms=now_ms,
             delete_retention_ms=delete_retention_ms,
-            intact_from=intact_from,
         )
         known = self.aborted if aborted is None else list(aborted)
         cleaning = CleaningRound(

@@ -172,7 +172,6 @@ def random_plan(rng: Random, log: Log, segments: Sequence[Segment]) -> Plan:
             end=offsets[-1],
             now_ms=NOW_MS + rng.choice([0, 2 * DAY_MS]),
             delete_retention_ms=DAY_MS,
-            intact_from=rng.choice([None, None, rng.choice(offsets)]),
         ),
         producers={pid: ProducerEnd(batch.last_offset, 0) for pid, batch in known} | {99: ProducerEnd(-1, 3)},
         aborted=log.aborted,
@@ -402,7 +401,7 @@ def test_the_header_of_a_lying_batch_is_not_followed() -> None:
         records.map_run(window, 0)
         assert window.passed in (0, len(data))
         window = Window(memoryview(data), 0, 1 << 40)
-        rules = RunRules(end_offset=1 << 40, epoch=-1, gap_from=0, now_ms=0, new_horizon=1, horizon_end=1 << 40)
+        rules = RunRules(end_offset=1 << 40, epoch=-1, gap_from=0, now_ms=0, new_horizon=1)
         run = records.keep_run(window, 0, rules)
         assert len(run.data) <= len(data) + HEADER_BYTES + 5 * REBASED_BYTES_MAX
 

@@ -55,7 +55,6 @@ def test_a_log_that_was_never_cleaned_is_dirty() -> None:
     assert (plan.first_dirty, plan.end, plan.clean_bytes, plan.dirty_bytes) == (0, 20, 0, 200)
     bounds = plan.bounds(replace(COMPACTED, delete_retention_ms=5), NOW_MS)
     assert (bounds.first_dirty, bounds.end, bounds.now_ms, bounds.horizon) == (0, 20, NOW_MS, NOW_MS + 5)
-    assert bounds.intact_from is None
 
 
 def test_the_dirty_ratio_is_of_the_bytes_below_the_end() -> None:

@@ -64,39 +64,6 @@ def test_a_tombstone_that_a_value_replaces_goes_at_once() -> None:
     assert keys_and_values(log.clean()) == [(b"a", b"1")]
 
 
-def test_a_tombstone_that_hides_a_record_of_an_intact_file_stays() -> None:
-    """A file that is not worth rewriting has an old value: its tombstone neither goes nor gets a horizon."""
-    log = Log()
-    log.add((b"a", None), (b"x", None))
-    log.roll()
-    log.add((b"a", b"1"))  # left as it is
-    log.roll()
-    log.add((b"a", None))
-    log.add((b"b", b"1"))
-    lower, intact, upper = log.segments
-    part = Log(base=3, segments=[upper], epoch=log.epoch)
-    after = part.clean(intact_from=2)
-    assert after.data == part.data
-    assert part.clean(intact_from=None).data != part.data
-    part = Log(base=0, segments=[lower])
-    assert horizons(part.clean(intact_from=2)) == [HORIZON_MS], "below the intact file nothing is held"
-    old = Log(base=3, segments=[upper]).clean()
-    assert horizons(old)[0] == HORIZON_MS
-    assert keys_and_values(old.clean(now_ms=HORIZON_MS, intact_from=2)) == [(b"a", None), (b"b", b"1")]
-    assert keys_and_values(old.clean(now_ms=HORIZON_MS)) == [(b"b", b"1")]
-    assert intact
-
-
-def test_a_marker_of_a_transaction_with_data_in_an_intact_file_stays() -> None:
-    log = Log()
-    log.end_transaction(7, Marker.ABORT)
-    assert horizons(log.clean(intact_from=0)) == [None]
-    old = log.clean()
-    assert horizons(old) == [HORIZON_MS]
-    assert old.clean(now_ms=HORIZON_MS, intact_from=0).data == old.data
-    assert old.clean(now_ms=HORIZON_MS).batches[0].count == 0
-
-
 def test_records_without_a_key_stay() -> None:
     """The topic became compacted later.  Kafka removes these records."""
     log = Log()
