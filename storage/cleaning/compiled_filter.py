@@ -228,6 +228,7 @@ class CompiledRecordFilter:
             number if self._was_narrowed else -1,
             rules.now_ms,
             rules.new_horizon,
+            rules.is_cleaned,
             self._table,
             self._state,
             self._marks,

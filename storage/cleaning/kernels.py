@@ -243,7 +243,7 @@ if HAS_CRC:
             records += count
         return FINE if put_group(table, state, group) else FULL, at, due, records
 
-    @_compiled(types.UniTuple(_LONG, 8)(_RECORDS, *(_LONG,) * 7, _WORDS, _WORDS, _BYTES, _BYTES, _BYTES))
+    @_compiled(types.UniTuple(_LONG, 8)(_RECORDS, *(_LONG,) * 7, types.boolean, _WORDS, _WORDS, _BYTES, _BYTES, _BYTES))
     def keep_run(
         data: Bytes,
         due: int,
@@ -253,6 +253,7 @@ if HAS_CRC:
         passed: int,
         now_ms: int,
         new_horizon: int,
+        is_cleaned: bool,
         table: Words,
         state: Words,
         marks: Bytes,
@@ -262,7 +263,7 @@ if HAS_CRC:
         """Write what stays of plain batches of the leader epoch ``epoch``.
 
         Returns these numbers: bytes passed, offset behind them, and a ``KeptRun`` with the number of bytes written in
-        place of its data.  The arguments from ``end_offset`` to ``gap_from``, ``now_ms`` and ``new_horizon`` are
+        place of its data.  The arguments from ``end_offset`` to ``gap_from`` and from ``now_ms`` to ``is_cleaned`` are
         ``RunRules``.  ``passed`` and ``stays`` are as in ``keep_records``.  ``out`` has GAP_BYTES more than ``data``,
         and REBASED_BYTES_MAX more for a record: any gap but the first stands for a batch of ``data``.
         """
@@ -277,7 +278,7 @@ if HAS_CRC:
             if count > 0:
                 base_timestamp = read_number(data, at + BASE_TIMESTAMP_AT, 8)
                 has_horizon = data[at + ATTRIBUTES_AT + 1] & DELETE_HORIZON != 0
-                if has_horizon and now_ms == NO_HORIZON:
+                if has_horizon and not is_cleaned:
                     break
                 keeps_tombstones = not (has_horizon and base_timestamp <= now_ms)
                 number = passed + records if passed >= 0 else passed

@@ -71,8 +71,8 @@ class RunRules(NamedTuple):
 
     Its batches end at ``end_offset`` at the latest, and are of one leader epoch.  Offsets from ``gap_from`` on are not
     written yet.  A delete horizon up to ``now_ms`` is over.  A batch with tombstones and without a horizon gets
-    ``new_horizon``: see ``retention``.  With ``now_ms`` -1 the run ends before the next batch with a horizon: no round
-    wrote the segment, so the horizon is a producer's.
+    ``new_horizon``: see ``retention``.  ``is_cleaned``: a round wrote the segment.  In another segment a horizon is a
+    producer's, and the run ends before its batch.
     """
 
     end_offset: int
@@ -80,6 +80,7 @@ class RunRules(NamedTuple):
     gap_from: int
     now_ms: int
     new_horizon: int
+    is_cleaned: bool
 
 
 class RunFilter(Protocol):

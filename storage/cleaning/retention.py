@@ -190,8 +190,9 @@ class Retention:
             end_offset=min(end_offset, self._lasts[at]) if at < len(self._lasts) else end_offset,
             epoch=epoch,
             gap_from=gap_from,
-            now_ms=bounds.now_ms if is_cleaned else NO_HORIZON,
+            now_ms=bounds.now_ms,
             new_horizon=bounds.horizon,
+            is_cleaned=is_cleaned,
         )
 
     def _is_free(self, batch: Batch) -> bool:

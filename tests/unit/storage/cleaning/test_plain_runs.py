@@ -401,7 +401,7 @@ def test_the_header_of_a_lying_batch_is_not_followed() -> None:
         records.map_run(window, 0)
         assert window.passed in (0, len(data))
         window = Window(memoryview(data), 0, 1 << 40)
-        rules = RunRules(end_offset=1 << 40, epoch=-1, gap_from=0, now_ms=0, new_horizon=1)
+        rules = RunRules(end_offset=1 << 40, epoch=-1, gap_from=0, now_ms=0, new_horizon=1, is_cleaned=True)
         run = records.keep_run(window, 0, rules)
         assert len(run.data) <= len(data) + HEADER_BYTES + 5 * REBASED_BYTES_MAX
 
