@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypedDict
 
+from bmq.storage.cleaning.job_round import RoundNumbers
+
 NAMED_MAX = 1_000
 """Most partitions that are not served, and most unusable keys and topics, in a status.  Their totals
 count all."""
@@ -203,27 +205,11 @@ class LogLevelFacts(LoggerFacts):
     member: str
 
 
-class RoundFacts(TypedDict):
+class RoundFacts(RoundNumbers):
     """The plan of a job's round over the closed segments of a compacted log."""
 
     topic_id: str
     partition: int
-    start: int
-    """First offset of the sources."""
-    first_dirty: int
-    """Offset below which no key has two records."""
-    end: int
-    """Offset behind the last source."""
-    now_ms: int
-    """Time of the cleaning."""
-    swap_until_ms: int
-    """Latest time of a swap; delete horizons count from it."""
-    delete_retention_ms: int
-    segment_bytes: int
-    """Most bytes of the sources of one cleaned segment, but for a single source."""
-    index_interval_bytes: int
-    clean_bytes: int
-    dirty_bytes: int
     hold_ms: int
     """Time of the hold after each request of the job."""
     aborted: str

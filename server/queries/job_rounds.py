@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from bmq.console.operations import RoundFacts, SwappedFacts
 from bmq.core.errors import ErrorCode, RequestError
@@ -36,15 +36,14 @@ class JobRounds:
         key = self._key(topic, partition)
         request = BeginCleaningRequest(topic_id=key.topic_id, partition=partition, job=job)
         plan = await ask_owner(self._joined, key, request)
-        facts = {
-            "topic_id": str(key.topic_id),
-            "partition": partition,
+        return RoundFacts(
+            topic_id=str(key.topic_id),
+            partition=partition,
             **numbers_of(plan),
-            "hold_ms": plan.hold_ms,
-            "aborted": b64encode(plan.aborted).decode(),
-            "producers": b64encode(plan.producers).decode(),
-        }
-        return cast(RoundFacts, facts)
+            hold_ms=plan.hold_ms,
+            aborted=b64encode(plan.aborted).decode(),
+            producers=b64encode(plan.producers).decode(),
+        )
 
     async def swap_cleaned(
         self,

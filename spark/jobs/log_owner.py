@@ -14,7 +14,7 @@ from bmq.core.errors import FormatError
 from bmq.core.http_call import RequestRefused, ServerUnreachable, call
 from bmq.core.http_login import HttpLoginError, http_login
 from bmq.spark.jobs import JobError
-from bmq.storage.cleaning.job_round import NUMBERS, RoundPlan, unpack_aborted, unpack_producers
+from bmq.storage.cleaning.job_round import RoundPlan, unpack_aborted, unpack_producers
 
 TIMEOUT_S = 120.0
 """Time of one request: a swap of many groups lists the folder, and renames."""
@@ -134,7 +134,16 @@ class LogOwners:
 
 def _plan(found: Mapping[str, Any]) -> RoundPlan:
     return RoundPlan(
-        **{name: int(found[name]) for name in NUMBERS},
+        start=int(found["start"]),
+        first_dirty=int(found["first_dirty"]),
+        end=int(found["end"]),
+        now_ms=int(found["now_ms"]),
+        swap_until_ms=int(found["swap_until_ms"]),
+        delete_retention_ms=int(found["delete_retention_ms"]),
+        segment_bytes=int(found["segment_bytes"]),
+        index_interval_bytes=int(found["index_interval_bytes"]),
+        clean_bytes=int(found["clean_bytes"]),
+        dirty_bytes=int(found["dirty_bytes"]),
         aborted=unpack_aborted(base64.b64decode(found["aborted"], validate=True)),
         producers=unpack_producers(base64.b64decode(found["producers"], validate=True)),
     )

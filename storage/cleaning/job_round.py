@@ -15,13 +15,16 @@ import hashlib
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
 
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.storage.checkpoint import AbortedTransaction
 from bmq.storage.cleaning.retention import ProducerEnd, RoundBounds
+
+if TYPE_CHECKING:
+    from bmq.core.rpc.messages.broker import BeginCleaningResponse
 
 DRAFT_FOLDER = ".compact-"
 """The beginning of the name of a job's folder; the job's id follows."""
@@ -70,13 +73,41 @@ class RoundPlan:
         )
 
 
-NUMBERS = tuple(each.name for each in fields(RoundPlan) if each.type == "int")
-"""Fields of a plan that are numbers.  The owner's response and the console's facts have them under the same names."""
+class RoundNumbers(TypedDict):
+    """The numbers of a ``RoundPlan``.  The owner's response and the console's facts have the same names."""
+
+    start: int
+    """First offset of the sources."""
+    first_dirty: int
+    """Offset below which no key has two records."""
+    end: int
+    """Offset behind the last source."""
+    now_ms: int
+    """Time of the cleaning."""
+    swap_until_ms: int
+    """Latest time of a swap; delete horizons count from it."""
+    delete_retention_ms: int
+    segment_bytes: int
+    """Most bytes of the sources of one cleaned segment, but for a single source."""
+    index_interval_bytes: int
+    clean_bytes: int
+    dirty_bytes: int
 
 
-def numbers_of(plan: object) -> dict[str, Any]:
-    """Return the ``NUMBERS`` of a plan, or of a message with a plan's fields."""
-    return {name: getattr(plan, name) for name in NUMBERS}
+def numbers_of(plan: RoundPlan | BeginCleaningResponse) -> RoundNumbers:
+    """Return the numbers of a plan, or of an owner's response."""
+    return RoundNumbers(
+        start=plan.start,
+        first_dirty=plan.first_dirty,
+        end=plan.end,
+        now_ms=plan.now_ms,
+        swap_until_ms=plan.swap_until_ms,
+        delete_retention_ms=plan.delete_retention_ms,
+        segment_bytes=plan.segment_bytes,
+        index_interval_bytes=plan.index_interval_bytes,
+        clean_bytes=plan.clean_bytes,
+        dirty_bytes=plan.dirty_bytes,
+    )
 
 
 def draft_folder(folder: str, job: str) -> str:
