@@ -48,6 +48,7 @@ class Endpoint:
         self._quotas = caller.quotas
         self._apis: dict[int, Api[Any]] = {int(api.key): api for api in apis}
         assert len(self._apis) == len(apis), "an API is registered twice"
+        self.is_unanswered = is_unanswered
         self._pipelined = frozenset(int(api.key).to_bytes(2, "big") for api in apis if api.is_pipelined)
 
     def __repr__(self) -> str:
@@ -56,10 +57,6 @@ class Endpoint:
     def is_pipelined(self, frame: memoryview) -> bool:
         """Return whether a frame's request may begin before earlier ones of its connection have their responses."""
         return bytes(frame[:2]) in self._pipelined
-
-    def is_unanswered(self, frame: memoryview) -> bool:
-        """Return whether a frame's request has no response."""
-        return is_unanswered(frame)
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         """Serve the request in ``frame`` (without its size field).  Return its response, or an awaitable of it.
