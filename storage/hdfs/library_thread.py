@@ -11,8 +11,10 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.logging.fields import fields
 
 _log = logging.getLogger(__name__)
@@ -93,20 +95,23 @@ class LibraryThread:
 
     def _run(self) -> None:
         while (next_call := self._next()) is not None:
-            future, call = next_call
-            if not future.set_running_or_notify_cancel():
-                self._has_finished()
-                continue
-            try:
-                result = call()
-            except BaseException as error:  # noqa: BLE001  # the caller of `submit` gets it
-                self._has_finished()
-                future.set_exception(error)
-            else:
-                self._has_finished()
-                future.set_result(result)
-            del next_call, future, call  # not held while the thread waits
+            deliver = _outcome(*next_call)
+            self._has_finished()  # before the caller of `submit` goes on
+            deliver()
+            del next_call, deliver  # not held while the thread waits
 
     def _has_finished(self) -> None:
         with self._lock:
             self._unfinished -= 1
+
+
+def _outcome(future: Future[T], call: Callable[[], T]) -> Callable[[], None]:
+    """Run the call unless it was cancelled, and return a function that gives its outcome to the future."""
+    if not future.set_running_or_notify_cancel():
+        return no_op
+    try:
+        return partial(future.set_result, call())
+    except BaseException as error:  # noqa: BLE001  # the caller of `submit` gets it
+        return partial(future.set_exception, error)
+    finally:
+        del future, call  # the error's traceback has this frame, and the future has the error
