@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from bmq.spark.planning.slices import Slice
-from bmq.storage.coded_files import needs_own_login
 from bmq.storage.filesystem import Unsupported
+from bmq.storage.hdfs.zones import needs_own_login
 
 if TYPE_CHECKING:
     from bmq.storage.hdfs.delegation_token import StorageToken

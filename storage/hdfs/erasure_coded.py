@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bmq.core.hdfs_login import HdfsLogin
-from bmq.storage.coded_files import needs_own_login
 from bmq.storage.filesystem import StorageUnavailable, Unsupported
 from bmq.storage.hdfs import digest_md5
 from bmq.storage.hdfs.address import HdfsAddress
@@ -25,6 +24,7 @@ from bmq.storage.hdfs.handshake import TRANSFER_PROTECTION
 from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.principals import own_principal
 from bmq.storage.hdfs.security import AUTHENTICATION, HdfsSecurity
+from bmq.storage.hdfs.zones import needs_own_login
 
 if TYPE_CHECKING:
     from hdfs_native import Client

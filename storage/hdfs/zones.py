@@ -36,6 +36,15 @@ def policy_name(found: pb.FileInfo | pb.LocatedBlocks) -> str:
     return policy.name or _POLICIES.get(policy.id, f"number {policy.id}")
 
 
+def needs_own_login(where: str, policy: str) -> str:
+    """Return why the erasure-coded file ``where`` is refused to a reader that has a delegation token alone."""
+    return (
+        f"{where} is erasure-coded by {policy}, and this reader has a delegation token alone: such files are read"
+        " through hdfs-native, by a keytab or a ticket. Replicate the file, while no process serves its topic: hdfs dfs"
+        " -cp -p into a folder with hdfs ec -setPolicy -replicate, then hdfs dfs -mv back"
+    )
+
+
 def zone_refusal(path: str, found: pb.FileInfo | pb.LocatedBlocks) -> str:
     """Return why ``path`` is refused: it is in an encryption zone; empty if it is in none."""
     if found.HasField("encryption"):
