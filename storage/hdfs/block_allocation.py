@@ -47,26 +47,26 @@ class Exclusions:
     """The nodes that a new block is to avoid, by name.
 
     ``advised`` came with the request, ``suspected`` failed lately: if they cost a replica, those that respond to a
-    probe are dropped.  ``refused`` failed in this very attempt, and ``slow`` did not respond in time.  ``closed`` did
-    not let this client in: such a node is not full, and a file does without the node.
+    probe are dropped.  ``refused`` failed in this very attempt, and ``slow`` did not respond in time.  ``inaccessible``
+    did not let this client in: such a node is not full, and a file does without the node.
     """
 
     advised: set[str]
     suspected: set[str]
     refused: set[str] = field(default_factory=set)
     slow: set[str] = field(default_factory=set)
-    closed: set[str] = field(default_factory=set)
+    inaccessible: set[str] = field(default_factory=set)
 
     def add(self, failure: PipelineFailed) -> None:
         """Exclude the nodes that were in the way of a set-up."""
         if isinstance(failure, HandshakeRefused):
-            self.closed.update(failure.suspects)
+            self.inaccessible.update(failure.suspects)
         else:
             (self.slow if isinstance(failure, SetupTimedOut) else self.refused).update(failure.suspects)
 
     def names(self) -> set[str]:
         """Return all of them."""
-        return self.advised | self.suspected | self.refused | self.slow | self.closed
+        return self.advised | self.suspected | self.refused | self.slow | self.inaccessible
 
     def drop_advice(self) -> bool:
         """Drop the advised nodes, and return whether there were any."""
@@ -81,7 +81,7 @@ class Exclusions:
         self.suspected.clear()
         self.refused.clear()
         self.slow.clear()
-        self.closed.clear()
+        self.inaccessible.clear()
         return had_any
 
 
@@ -193,7 +193,7 @@ async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, adv
     """
     exclusions = Exclusions(advised=advised, suspected=client.suspected())
     failures: list[StorageError] = []
-    closed: set[str] = set()  # nodes that have not let this client in
+    to_suspect: set[str] = set()  # nodes that did not let this client in; the fault may be the client's
     located: pb.LocatedBlock | None = None
     for _ in range(client.settings.block_attempts):
         located = await _add_block(client, file, exclusions)
@@ -217,10 +217,10 @@ async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, adv
                 if not isinstance(error, HandshakeRefused):
                     client.suspect(error.suspects)
                 elif not isinstance(error, TokenExpired):
-                    closed.update(error.suspects)
+                    to_suspect.update(error.suspects)
             await _abandon(client, file, located)
             continue
-        client.suspect(closed)  # another datanode has let this client in
+        client.suspect(to_suspect)  # another datanode has let this client in
         client.refusing.took(pipeline.nodes)
         return HdfsAppender(
             client,
@@ -315,7 +315,7 @@ async def _open_last_block(client: HdfsClient, file: LeasedFile, located: pb.Loc
     members = members_of(located)
     length = located.block.length
     failure: StorageError | None = None
-    closed: set[str] = set()  # nodes that have not let this client in
+    to_suspect: set[str] = set()  # nodes that did not let this client in; the fault may be the client's
     for attempt in range(client.settings.block_attempts):
         if not members:
             break
@@ -344,10 +344,10 @@ async def _open_last_block(client: HdfsClient, file: LeasedFile, located: pb.Loc
             if not isinstance(error, HandshakeRefused):
                 client.suspect(error.suspects)
             elif not isinstance(error, TokenExpired):
-                closed.update(error.suspects)
+                to_suspect.update(error.suspects)
             members = [member for member in members if member.name not in error.suspects]
             continue
-        client.suspect(closed)
+        client.suspect(to_suspect)
         new_block = _with_length(located.block, length)
         new_block.generation = fresh.block.generation
         await _update_pipeline(client, file, located.block, new_block, members, pipeline)
