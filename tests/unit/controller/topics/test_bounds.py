@@ -6,8 +6,9 @@ The histories have three processes that all take themselves for the leader, and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -115,50 +116,47 @@ async def test_an_internal_topic_and_topics_of_earlier_versions_count_for_nobody
         assert w.catalog.owned_by("") == Owned()
 
 
+@contextlib.asynccontextmanager
+async def two_leaders() -> AsyncIterator[tuple[AdminWorld, AdminWorld]]:
+    """Run two processes that both take themselves for the leader, with a bound of one topic for alice."""
+    store, storage, bounds = MemoryStore(), MemoryStorage(), bounded(max_topics=1)
+    async with (
+        world(store, storage, random=Random(1), name="a", bounds=bounds) as first,
+        world(store, storage, random=Random(1), name="b", bounds=bounds) as second,
+    ):
+        yield first, second
+
+
 async def test_a_creation_is_not_decided_on_a_view_that_is_behind() -> None:
     """The second leader's view is late: it waits for the first one's topic before it counts."""
-    store, storage = MemoryStore(), MemoryStorage()
-    first, second = (
-        AdminWorld(store, storage, random=Random(1), name=name, bounds=bounded(max_topics=1)) for name in "ab"
-    )
-    await first.start()
-    await second.start()
-    second.view_kv.faults = KvFaults(latency_s=2.0)
-    await first.admin.create_topic("a", principal=ALICE)
-    assert "a" not in second.catalog.topics
-    await refused(second.admin.create_topic("b", principal=ALICE))
-    await first.close()
-    await second.close()
+    async with two_leaders() as (first, second):
+        second.view_kv.faults = KvFaults(latency_s=2.0)
+        await first.admin.create_topic("a", principal=ALICE)
+        assert "a" not in second.catalog.topics
+        await refused(second.admin.create_topic("b", principal=ALICE))
 
 
 async def test_a_name_that_was_just_deleted_is_not_taken_for_one_that_exists() -> None:
     """The view still shows bob's topic, which the store has no more: alice's of the same name is a creation."""
-    store, storage = MemoryStore(), MemoryStorage()
-    first, second = (
-        AdminWorld(store, storage, random=Random(1), name=name, bounds=bounded(max_topics=1)) for name in "ab"
-    )
-    await first.start()
-    await second.start()
-    owner = await first.admin.create_topic("a", principal=BOB)
-    await first.admin.create_topic("b", principal=ALICE)
-    bounds = second.admin._bounds
-    topic = replace(owner, principal=ALICE, topic_id=uuid.uuid4(), revision=0)
-    key, value = topic_key("c", "a"), encode_topic(topic)
-    for _ in range(10):
-        await asyncio.sleep(1.0)
-    assert {"a", "b"} <= set(second.catalog.topics)
-    second.view_kv.faults = KvFaults(latency_s=2.0)
-    await first.admin.delete_topic("a")
-    assert "a" in second.catalog.topics
+    async with two_leaders() as (first, second):
+        owner = await first.admin.create_topic("a", principal=BOB)
+        await first.admin.create_topic("b", principal=ALICE)
+        bounds = second.admin._bounds
+        topic = replace(owner, principal=ALICE, topic_id=uuid.uuid4(), revision=0)
+        key, value = topic_key("c", "a"), encode_topic(topic)
+        for _ in range(10):
+            await asyncio.sleep(1.0)
+        assert {"a", "b"} <= set(second.catalog.topics)
+        second.view_kv.faults = KvFaults(latency_s=2.0)
+        await first.admin.delete_topic("a")
+        assert "a" in second.catalog.topics
 
-    async def attempt(compares: Sequence[Compare], writes: Sequence[Put]) -> Commit:
-        await asyncio.sleep(0.5)
-        return await second.kv.commit([Compare(key, 0), *compares], [Put(key, value), *writes])
+        async def attempt(compares: Sequence[Compare], writes: Sequence[Put]) -> Commit:
+            await asyncio.sleep(0.5)
+            return await second.kv.commit([Compare(key, 0), *compares], [Put(key, value), *writes])
 
-    assert "owns 1" in await refused(bounds.commit(topic, More(1, 1), key, value, attempt))
-    assert store.get(key) is None
-    await first.close()
-    await second.close()
+        assert "owns 1" in await refused(bounds.commit(topic, More(1, 1), key, value, attempt))
+        assert first.store.get(key) is None
 
 
 @pytest.mark.slow
