@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from bmq.broker.config import LogConfig
 from bmq.core.records.batch import Record, build_batch
@@ -27,6 +29,7 @@ COMPACT = LogConfig(
 KEYS = 4
 BRISK = replace(CONFIG, grace_ms=10_000, clean_ms=1_000, merge_after=1 << 30)
 Found = dict[bytes, tuple[int, bytes]]
+T = TypeVar("T")
 
 
 async def compacted(world: World, name: str = "a", config: LogConfig = COMPACT) -> Owner:
@@ -39,6 +42,18 @@ async def compacted(world: World, name: str = "a", config: LogConfig = COMPACT) 
 def allow(owner: Owner) -> None:
     """Let the owner write cleaned segments."""
     owner.wiring.may_clean = lambda: True
+
+
+def work_held(owner: Owner) -> asyncio.Event:
+    """Hold the work of the owner's threads back until the event is set."""
+    released = asyncio.Event()
+
+    async def held(call: Callable[[], T]) -> T:
+        await released.wait()
+        return call()
+
+    owner.wiring.offload = held
+    return released
 
 
 async def settled(world: World) -> Owner:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from bmq.storage.cleaning.job_round import GROUPS_MAX, NOTHING_TO_CLEAN
 from bmq.storage.cleaning.plan import NOT_COMPACTED
 from bmq.storage.filesystem import StorageUnavailable, write_once
 from bmq.storage.log_segments import walk
-from tests.unit.broker.cleanup.compacted_logs import COMPACT, compacted, contents, hidden, put_again, update
+from tests.unit.broker.cleanup.compacted_logs import COMPACT, compacted, contents, hidden, put_again, update, work_held
 from tests.unit.broker.cleanup.jobs import (
     COUNT,
     JOB,
@@ -33,8 +32,6 @@ from tests.unit.broker.cleanup.jobs import (
     replace_cleaning,
 )
 from tests.unit.broker.cleanup.upkeep import KEY, PATH
-
-T = TypeVar("T")
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -289,13 +286,8 @@ async def test_local_rounds_and_merges_go_on_after_a_job_that_died() -> None:
 
 async def test_a_job_is_refused_while_a_local_round_is_under_way() -> None:
     story = await Story.of(COMPACT)
-    owner, gate = story.owner, asyncio.Event()
-
-    async def slow(call: Callable[[], T]) -> T:
-        await gate.wait()
-        return call()
-
-    owner.wiring.offload = slow
+    owner = story.owner
+    gate = work_held(owner)
     await owner.rounds()
     code, text = await refused(story.job.begin(owner))
     assert code is ErrorCode.OPERATION_NOT_ATTEMPTED

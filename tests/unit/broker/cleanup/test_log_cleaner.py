@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -40,12 +39,11 @@ from tests.unit.broker.cleanup.compacted_logs import (
     put_again,
     settled,
     update,
+    work_held,
 )
 from tests.unit.broker.cleanup.upkeep import CLOCK, HOUR_MS, PATH, SECOND_PATH, World, life
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
-
-T = TypeVar("T")
 
 
 async def test_a_round_leaves_the_last_record_of_each_key_and_the_sources_go(caplog: pytest.LogCaptureFixture) -> None:
@@ -144,13 +142,7 @@ async def test_a_round_is_given_up_if_a_source_has_changed() -> None:
     world = World()
     owner = await compacted(world)
     await update(owner, 20)
-    gate = asyncio.Event()
-
-    async def slow(call: Callable[[], T]) -> T:
-        await gate.wait()
-        return call()
-
-    owner.wiring.offload = slow
+    gate = work_held(owner)
     await owner.round()
     (first, *_) = [one.name async for one in walk(world.reading, PATH) if one.is_live]
     appender = await world.reading.append(PATH.log(first))
@@ -366,13 +358,7 @@ async def test_retention_by_size_beside_a_swap_judges_no_old_sizes(monkeypatch: 
     world = World()
     owner = await compacted(world)
     last = await update(owner, 20)
-    gate = asyncio.Event()
-
-    async def slow(call: Callable[[], T]) -> T:
-        await gate.wait()
-        return call()
-
-    owner.wiring.offload = slow
+    gate = work_held(owner)
     await owner.rounds()
     retention = owner.janitor._retention
     count = retention._count

@@ -39,6 +39,7 @@ from tests.unit.broker.cleanup.compacted_logs import (
     hidden,
     settled,
     update,
+    work_held,
 )
 from tests.unit.broker.cleanup.upkeep import KEY, PATH, SECOND_KEY, SECOND_PATH, Owner, World
 
@@ -114,13 +115,7 @@ async def test_other_jobs_go_on_beside_a_long_round_and_its_end_is_the_end_of_th
     world = World()
     owner = await compacted(world)
     last = await update(owner, 20)
-    gate = asyncio.Event()
-
-    async def slow(call: Callable[[], T]) -> T:
-        await gate.wait()
-        return call()
-
-    owner.wiring.offload = slow
+    gate = work_held(owner)
     await owner.rounds()
     for _ in range(3):
         await owner.rounds(60)
@@ -138,13 +133,7 @@ async def test_nothing_is_merged_in_a_log_beside_its_round() -> None:
     world = World()
     owner = await compacted(world)
     last = await update(owner, 20)
-    gate = asyncio.Event()
-
-    async def slow(call: Callable[[], T]) -> T:
-        await gate.wait()
-        return call()
-
-    owner.wiring.offload = slow
+    gate = work_held(owner)
     owner.configure(segment_bytes=2_000)
     owner.janitor.config = replace(owner.janitor.config, merge_after=1)
     await owner.round()
