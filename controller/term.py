@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
 
 from bmq.controller.assignments import Assignments, AssignmentTransaction, Deposed
 from bmq.controller.election import Leadership
@@ -46,21 +44,20 @@ from bmq.controller.planning.partition_load import Loads
 from bmq.controller.planning.partition_table import PartitionTable
 from bmq.controller.planning.planner import plan, plan_in_steps
 from bmq.controller.planning.planner_view import (
-    COOL_DOWN_S,
-    SETTLE_S,
     Move,
     PlannerBroker,
     PlannerView,
     Why,
     count_unreachable,
 )
+from bmq.controller.planning.recent_changes import RecentChanges
 from bmq.controller.planning.table_feed import TableFeed
 from bmq.controller.probing import Prober
 from bmq.controller.requested_moves import RequestedMoves
 from bmq.controller.share_rounds import ShareRounds
+from bmq.controller.silent_members import SilentMembers
 from bmq.controller.stalled_brokers import StalledBrokers
 from bmq.controller.unreachable_reports import UnreachableReports
-from bmq.core.aio.lru import LruCache
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.clock import Clock
 from bmq.core.logging.fields import fields
@@ -74,7 +71,6 @@ from bmq.meta.cluster.view import ViewChange
 from bmq.meta.kv import KeyValue, KvError
 from bmq.meta.shard_kinds import ShardKind
 
-_Key = TypeVar("_Key")
 _log = logging.getLogger(__name__)
 
 LOAD_S = 5.0
@@ -91,8 +87,6 @@ MOVES_PER_STEP = 500
 """Moves planned in one turn of the event loop."""
 COMMITS_PARALLEL = 4
 """Transactions in flight."""
-SILENT_MAX = 64
-"""Members declared dead because they were silent, of which it is remembered since when."""
 
 
 class Term:
@@ -148,9 +142,7 @@ class Term:
             self.own, client, clock, self.members, patience,
             has_responded=self._heartbeats.has_responded, is_last_resort=is_last_resort,
         )  # fmt: skip
-        self._silent: LruCache[str, float] = LruCache(SILENT_MAX)  # since when, of those declared dead
-        self._unproven: dict[str, float] = {}
-        """Seconds of silence, by member, of the members that joined again and have not yet answered a probe."""
+        self._silent = SilentMembers()
         self._assignments = Assignments(kv, cluster, view, leadership, rebuild_count)
         self._members: dict[str, Member] = {}  # also those that are gone and still count as alive
         self._dead: dict[str, int] = {}  # declared dead, with the revision of the key that is to be deleted
@@ -159,9 +151,7 @@ class Term:
             leadership, client, clock, brokers=lambda: self._living(BROKER), is_living=self.failures.is_living
         )
         self._began = clock.monotonic()
-        self._moved_at: dict[PartitionKey, float] = {}
-        self._arrived_at: dict[str, float] = {}  # brokers, for as long as balancing leaves them alone
-        self._created_at: dict[uuid.UUID, float] = {}  # topics, for as long as balancing leaves them
+        self._recent = RecentChanges()
         self._has_resting = False  # at the last plan
         self._requested = RequestedMoves()
         self._is_dirty = True
@@ -249,7 +239,7 @@ class Term:
                 self._handle_failures(MemberGone(event.incarnation))
                 if not self.failures.is_living(event.incarnation):
                     self._members.pop(event.incarnation, None)
-                    self._unproven.pop(event.incarnation, None)
+                    self._silent.forget(event.incarnation)
         else:
             self._handle_failures(event)
 
@@ -266,14 +256,15 @@ class Term:
             del self._dead[name]
             self._handle_failures(MemberGone(name))
         if self.failures.state(name) is None:
-            self._arrived_at[name] = self._clock.monotonic()
-        silent_since = self._silent.pop(name) if self.failures.state(name) is None else None
-        if silent_since is not None:
-            self._unproven[name] = self._clock.monotonic() - silent_since
+            now = self._clock.monotonic()
+            self._recent.arrived_at[name] = now
+            was_silent = self._silent.joined(name, now)
+        else:
+            was_silent = False
         self._members[name] = member
         self._keep(member)
         self._handle_failures(MemberSeen(name))
-        if has_returned or silent_since is not None:
+        if has_returned or was_silent:
             self._handle_failures(Reported(self.own, name))
 
     def _member_key(self, incarnation: str) -> str:
@@ -334,7 +325,7 @@ class Term:
             )
         if incarnation not in self._view.members:  # else its key is deleted first, which is another event
             self._members.pop(incarnation, None)
-        self._unproven.pop(incarnation, None)
+        self._silent.forget(incarnation)
         self.loads.forget(incarnation)
         self.stalled_brokers.forget(incarnation)
         self._share_rounds.forget(incarnation)
@@ -348,12 +339,12 @@ class Term:
         began = self._clock.monotonic()
         if await self._prober.is_alive(member):
             self.queue.put(ProbeAnswered(incarnation))
-            silent_s = self._unproven.pop(incarnation, None)
+            silent_s = self._silent.responded(incarnation)
             if silent_s is not None:
                 self._patience.responded(silent_s, self._clock.monotonic())
                 self.queue.put(PLAN_NEEDED)
         else:
-            self._silent.put(incarnation, began)
+            self._silent.note(incarnation, began)
             self.queue.put(ProbeFailed(incarnation))
 
     def _view_changed(self, change: ViewChange) -> None:
@@ -367,7 +358,7 @@ class Term:
         """Handle a change of the catalog."""
         self._feed.note_topic(change)
         if change.before is None and change.after is not None:
-            self._created_at[change.after.topic_id] = self._clock.monotonic()
+            self._recent.created_at[change.after.topic_id] = self._clock.monotonic()
         self.queue.put(PLAN_NEEDED)
 
     # --------------------------------------------------------------------------------------------------------- loads
@@ -402,8 +393,7 @@ class Term:
         """Return whether a plan made now may differ only because time has passed."""
         resting = self.stalled_brokers.resting(self._clock.monotonic())
         return (
-            bool(self._moved_at or self._feed.has_unknown or resting or self._has_resting)
-            or bool(self._arrived_at or self._created_at)
+            bool(self._recent or self._feed.has_unknown or resting or self._has_resting)
             or self.balance_state != AT_REST
         )
 
@@ -429,20 +419,20 @@ class Term:
             ),
             proxies=len(proxies),
             stalled=self.stalled_brokers.stalled,
-            resting=self.stalled_brokers.resting(self._clock.monotonic()) | self._unproven.keys(),
-            moved_at=self._moved_at,
+            resting=self.stalled_brokers.resting(self._clock.monotonic()) | self._silent.unproven,
+            moved_at=self._recent.moved_at,
             pending_moves=len(self.pending_moves),
             balance=self.balance_state,
             knows_loads=self._clock.monotonic() - self._began >= LOADS_KNOWN_S,
-            arrived_at=self._arrived_at,
-            created_at=self._created_at,
+            arrived_at=self._recent.arrived_at,
+            created_at=self._recent.created_at,
             idle=self._idle,
         )
 
     def shards_view(self) -> PlannerView:
         """Return the planner's input for shards, with owners as the view shows them now."""
         owners = self._assignments.shard_owners(self._shards)
-        return PlannerView(brokers=self._as_brokers(COORDINATOR), owners=owners, resting=self._unproven.keys())
+        return PlannerView(brokers=self._as_brokers(COORDINATOR), owners=owners, resting=self._silent.unproven)
 
     def without_owner(self) -> tuple[int, int]:
         """Return how many partitions, as of the last plan, and how many shards have no live owner."""
@@ -476,7 +466,7 @@ class Term:
         async with self._planning:
             await run_in_steps(self._feed.catch_up())
             now = self._clock.monotonic()
-            self._forget_old(now)
+            self._recent.forget_old(now)
             try:
                 return await self._plan_and_write(now)
             except KvError as error:
@@ -549,14 +539,9 @@ class Term:
         for move in batch.moves:
             self.pending_moves.add(move)
             if move.why in (Why.BALANCE, Why.ASKED):
-                self._moved_at[move.key] = now
+                self._recent.moved_at[move.key] = now
         self._requested.written(batch.moves)
         return True
-
-    def _forget_old(self, now: float) -> None:
-        _forget(self._moved_at, now - COOL_DOWN_S)
-        _forget(self._arrived_at, now - SETTLE_S)
-        _forget(self._created_at, now - SETTLE_S)
 
     # -------------------------------------------------------------------------------------------- operators' requests
 
@@ -573,9 +558,7 @@ class Term:
     async def balance(self) -> int:
         """Begin to balance, even what is within ``START`` or new.  Returns the number of the first moves."""
         async with self._planning:
-            self._moved_at.clear()
-            self._arrived_at.clear()
-            self._created_at.clear()
+            self._recent.clear()
             self.balance_state = ASKED
             moves: list[Move] = []
             view = replace(self.planner_view(), idle=IdlePartitions())  # the partitions that it takes are not moved
@@ -588,9 +571,3 @@ class Term:
                 await asyncio.sleep(0)
         self.queue.put(PLAN_NEEDED)
         return len(moves)
-
-
-def _forget(times: dict[_Key, float], before: float) -> None:
-    """Remove the keys whose time is before another one."""
-    for key in [key for key, at in times.items() if at < before]:
-        del times[key]

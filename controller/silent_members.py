@@ -1,0 +1,45 @@
+"""The silence of members that were declared dead, and may join again while they are still silent to this process."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from bmq.core.aio.lru import LruCache
+
+SILENT_MAX = 64
+"""Members declared dead because they were silent, of which it is remembered since when."""
+
+
+class SilentMembers:
+    """Silent members, and members that joined again after a silence and have not yet answered a probe."""
+
+    __slots__ = ("_since", "_unproven")
+
+    def __init__(self) -> None:
+        self._since: LruCache[str, float] = LruCache(SILENT_MAX)
+        self._unproven: dict[str, float] = {}
+
+    @property
+    def unproven(self) -> Set[str]:
+        """The members that joined again and have not yet answered a probe."""
+        return self._unproven.keys()
+
+    def note(self, incarnation: str, since: float) -> None:
+        """Note that a member has not responded since a monotonic time."""
+        self._since.put(incarnation, since)
+
+    def joined(self, incarnation: str, now: float) -> bool:
+        """Note that a member joined; return whether it was silent before, and so has to answer a probe."""
+        since = self._since.pop(incarnation)
+        if since is None:
+            return False
+        self._unproven[incarnation] = now - since
+        return True
+
+    def responded(self, incarnation: str) -> float | None:
+        """Note a response; return for how many seconds the member was silent before it joined again, if it was."""
+        return self._unproven.pop(incarnation, None)
+
+    def forget(self, incarnation: str) -> None:
+        """Forget that a member has to answer a probe."""
+        self._unproven.pop(incarnation, None)
