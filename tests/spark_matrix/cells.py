@@ -50,13 +50,12 @@ class Cell:
         """The cell in the file of results."""
         return f"{self.version} {self.part.name}"
 
-    @property
     def is_possible(self) -> bool:
-        """Whether the version has the feature that the part needs."""
+        """Return whether the version has the feature that the part needs."""
         return self.part.feature is None or self.part.feature.is_in(self.version)
 
 
 def all_cells() -> Iterator[Cell]:
     """Return the cells that can be run, in the order of the table."""
     cells = (Cell(version, part) for version in VERSIONS for part in PARTS)
-    return (cell for cell in cells if cell.is_possible)
+    return (cell for cell in cells if cell.is_possible())

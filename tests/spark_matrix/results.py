@@ -65,6 +65,6 @@ def _streams(version: str) -> str:
 
 
 def _end(cell: Cell, results: Mapping[str, Result]) -> str:
-    if not cell.is_possible:
+    if not cell.is_possible():
         return "not supported"
     return describe(results[cell.key]) if cell.key in results else NOT_TRIED

@@ -55,8 +55,8 @@ def test_the_page_has_a_row_for_each_version() -> None:
 
 
 def test_the_table_tells_what_was_tried() -> None:
-    tried = {Cell(VERSIONS[0], PARTS[0]).key: PASSED, Cell(VERSIONS[1], PARTS[0]).key: {**PASSED, "failed": 2}}
-    lines = draw(tried).splitlines()
+    failed: Result = {**PASSED, "failed": 2}
+    lines = draw({Cell(VERSIONS[0], PARTS[0]).key: PASSED, Cell(VERSIONS[1], PARTS[0]).key: failed}).splitlines()
     assert lines[2].startswith("| 4.0.5 | none | 7 passed | not tried | not supported | ")
     assert lines[3].startswith("| 4.1.4 | write | 7 passed, 2 failed | ")
     assert lines[4].startswith("| 4.2.0 | write, read | not tried | ")
