@@ -25,24 +25,28 @@ class Feature:
     """
 
     use: str
-    since: tuple[int, int]
+    since: str
 
     def is_in(self, version: str = pyspark.__version__) -> bool:
         """Return whether this version of PySpark has the feature."""
-        return tuple(int(number) for number in re.findall(r"\d+", version)[:2]) >= self.since
+        return _minor(version) >= _minor(self.since)
 
     def require(self, version: str = pyspark.__version__) -> None:
         """Raise OptionError, which names the use and both versions, if this version of PySpark lacks the feature."""
         if not self.is_in(version):
             raise OptionError(
-                f"{self.use} needs PySpark {self.since[0]}.{self.since[1]} or later, and this is PySpark {version}:"
-                " read and write batches there, or upgrade PySpark"
+                f"{self.use} needs PySpark {self.since} or later, and this is PySpark {version}: read and write batches"
+                " there, or upgrade PySpark"
             )
 
 
-STREAM_READER = Feature("a streaming query that reads bmq", (4, 2))
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+STREAM_READER = Feature("a streaming query that reads bmq", "4.2")
 """The module ``pyspark.sql.streaming.datasource``: read limits of streaming queries."""
-STREAM_WRITER = Feature("a streaming query that writes bmq", (4, 1))
+STREAM_WRITER = Feature("a streaming query that writes bmq", "4.1")
 """The class ``DataSourceStreamArrowWriter``."""
 _IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 """Before PySpark 4.2 timestamps are in UTC unless the caller says otherwise."""

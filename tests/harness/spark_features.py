@@ -29,9 +29,9 @@ def features() -> dict[str, Feature]:
     return {
         "stream reader": STREAM_READER,
         "stream writer": STREAM_WRITER,
-        "filter push-down": Feature("a filter that is pushed down to a source in Python", (4, 1)),
-        "kept plan": Feature("a plan that is kept for all queries of a load()", (4, 1)),
-        "closed sockets": Feature("a socket of results that is closed after its last row", (4, 2)),
+        "filter push-down": Feature("a filter that is pushed down to a source in Python", "4.1"),
+        "kept plan": Feature("a plan that is kept for all queries of a load()", "4.1"),
+        "closed sockets": Feature("a socket of results that is closed after its last row", "4.2"),
     }
 
 
@@ -51,7 +51,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker in item.iter_markers(MARKER):
             feature = features()[marker.args[0]]
             if not feature.is_in():
-                since = ".".join(map(str, feature.since))
-                item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]}: needs PySpark {since}"))
+                item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]}: needs PySpark {feature.since}"))
         if "spark" in getattr(item, "fixturenames", ()) and not features()["closed sockets"].is_in():
             item.add_marker(pytest.mark.filterwarnings(LEFT_SOCKETS))

@@ -65,6 +65,7 @@ def _streams(version: str) -> str:
 
 
 def _end(cell: Cell, results: Mapping[str, Result]) -> str:
-    if not cell.is_possible():
-        return "not supported"
+    feature = cell.part.feature
+    if feature is not None and not cell.is_possible():
+        return f"needs {feature.since}"
     return describe(results[cell.key]) if cell.key in results else NOT_TRIED
