@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE =
 LEVEL = authentication
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit unit-first unit-second test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak bench-flames bench-security bench-transactions bench-cleaning hdfs-jars clients helm hdfs-matrix hdfs-up hdfs-up-secure hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit unit-first unit-second test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak bench-flames bench-security bench-transactions bench-cleaning hdfs-jars clients helm hdfs-matrix spark-matrix hdfs-up hdfs-up-secure hdfs-down etcd etcd-up etcd-down proto docs-tables clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -26,6 +26,7 @@ help:
 	@echo "make it         all integration tests"
 	@echo "make soak       every fault and fuzz at full length"
 	@echo "make hdfs-matrix  a story on each version of Hadoop and each protection of HDFS, into docs/operations/hdfs.md"
+	@echo "make spark-matrix  Spark's tests on each version of PySpark, into docs/spark.md (fetches each version once)"
 	@echo "make scale      a controller with a million partitions, in large topics and in small ones"
 	@echo "make chart      the Helm chart: linted, rendered with many values, valid for three versions of Kubernetes (builds helm with Go, once)"
 	@echo "make chart-apiserver  the Helm chart in a real API server: applied, installed, upgraded, rolled back (builds Kubernetes with Go, once)"
@@ -144,6 +145,9 @@ chart-apiserver: setup etcd
 
 hdfs-matrix: setup
 	$(BIN)/python -m tests.hadoop_matrix
+
+spark-matrix: setup hdfs-jars
+	$(BIN)/python -m tests.spark_matrix
 
 monitoring: setup etcd hdfs-jars
 	$(BIN)/python -m tests.services.prometheus

@@ -1,9 +1,10 @@
-"""The installed PySpark: the required versions, and the changes between versions."""
+"""The installed PySpark: the features that some versions lack, and the changes between versions."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -15,22 +16,40 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-STREAM_READER = (4, 2)
-"""The first version with ``pyspark.sql.streaming.datasource``: read limits of streaming queries."""
-STREAM_WRITER = (4, 1)
-"""The first version with ``DataSourceStreamArrowWriter``."""
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A part of PySpark that earlier versions lack.
+
+    ``use`` names in errors what a user needs it for.  ``since`` is the first version that has it.
+    """
+
+    use: str
+    since: str
+
+    def is_in(self, version: str = pyspark.__version__) -> bool:
+        """Return whether this version of PySpark has the feature."""
+        return _minor(version) >= _minor(self.since)
+
+    def require(self, version: str = pyspark.__version__) -> None:
+        """Raise OptionError, which names the use and both versions, if this version of PySpark lacks the feature."""
+        if not self.is_in(version):
+            raise OptionError(
+                f"{self.use} needs PySpark {self.since} or later, and this is PySpark {version}: read and write batches"
+                " there, or upgrade PySpark"
+            )
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+STREAM_READER = Feature("a streaming query that reads bmq", "4.2")
+"""The module ``pyspark.sql.streaming.datasource``: read limits of streaming queries."""
+STREAM_WRITER = Feature("a streaming query that writes bmq", "4.1")
+"""The class ``DataSourceStreamArrowWriter``."""
 _IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 """Before PySpark 4.2 timestamps are in UTC unless the caller says otherwise."""
-
-
-def require(what: str, least: tuple[int, int], found: str = pyspark.__version__) -> None:
-    """Raise OptionError, which names ``what`` and both versions, if version ``found`` is older than ``least``."""
-    numbers = tuple(int(each) for each in re.findall(r"\d+", found)[:2])
-    if numbers < least:
-        raise OptionError(
-            f"{what} needs PySpark {least[0]}.{least[1]} or later, and this is PySpark {found}: read and write batches"
-            " there, or upgrade PySpark"
-        )
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from bmq.spark.options import OptionError, ReadOptions, wants_headers
 from bmq.spark.planning.roots import with_namenodes
-from bmq.spark.pyspark_version import STREAM_READER, STREAM_WRITER, require
+from bmq.spark.pyspark_version import STREAM_READER, STREAM_WRITER
 from bmq.spark.sink.options import sink_of
 from bmq.spark.streaming.rate_limits import RateLimits
 
@@ -66,7 +66,7 @@ class BmqDataSource(DataSource):
         return BmqBatchReader(with_namenodes(ReadOptions.parse(self.options)), schema, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        require("a streaming query that reads bmq", STREAM_READER)
+        STREAM_READER.require()
         from bmq.spark.streaming.reader import BmqStreamReader
 
         options, limits = ReadOptions.parse_stream(self.options), RateLimits.parse(self.options)
@@ -78,7 +78,7 @@ class BmqDataSource(DataSource):
         return BmqWriter(sink_of(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        require("a streaming query that writes bmq", STREAM_WRITER)
+        STREAM_WRITER.require()
         from bmq.spark.sink.stream_writer import BmqStreamWriter
 
         return BmqStreamWriter(sink_of(self.options, schema, overwrite=overwrite))

@@ -15,7 +15,7 @@ from bmq.core.logging.handler import BoundedHandler
 from bmq.core.logging.lines import TEXT, LineFormatter
 from tests.harness.seeds import example_count
 
-pytest_plugins = ["tests.harness.plugin"]
+pytest_plugins = ["tests.harness.plugin", "tests.harness.spark_features"]
 
 settings.register_profile(
     "bmq",

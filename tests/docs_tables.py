@@ -32,6 +32,7 @@ from tests.hadoop_matrix import results as hadoop_matrix
 from tests.integration.clients import mechanisms
 from tests.log_events import events as read_log_events
 from tests.mutants.catalogue import read_list
+from tests.spark_matrix import results as spark_matrix
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -280,6 +281,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "logging.md": {"fields": log_fields, "events": log_events},
     "operations/http.md": {"rights": http_rights},
     "operations/hdfs.md": {"versions of Hadoop": lambda: hadoop_matrix.draw(hadoop_matrix.read_results())},
+    "spark.md": {"versions of PySpark": lambda: spark_matrix.draw(spark_matrix.read_results())},
     "configuration.md": {
         "own settings": own_settings,
         "Kafka's settings": kafka_settings,

@@ -189,6 +189,7 @@ async def test_a_batch_reads_with_a_token_alone(secure: Secure, log_in: str, tmp
         assert not [form for form in shown if form in driver.output or form in events]
 
 
+@pytest.mark.needs_spark("stream reader")
 async def test_a_stream_outlives_its_tokens(secure: Secure, tmp_path: Path) -> None:
     """Read what is written for longer than a token lives; each task logs in, so a token that has ended fails it."""
     name, count = f"spark-stream-{uuid.uuid4().hex[:8]}", 20

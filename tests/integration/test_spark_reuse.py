@@ -203,6 +203,7 @@ def test_any_filters_one_after_the_other(asking: SparkSession, server: BmqServer
         assert places(whole) == sorted(wanted), (SEED, queries)
 
 
+@pytest.mark.needs_spark("kept plan")
 def test_a_load_is_a_snapshot_and_loading_again_refreshes(spark: SparkSession, server: BmqServer) -> None:
     """The documented way for a DataFrame, a view of one, and a view that SQL makes."""
     topic, root = "growing", root_of(server)
@@ -227,6 +228,7 @@ def test_a_load_is_a_snapshot_and_loading_again_refreshes(spark: SparkSession, s
     assert counts() == [60] * 4
 
 
+@pytest.mark.needs_spark("kept plan")
 def test_a_snapshot_of_what_was_deleted(spark: SparkSession, server: BmqServer) -> None:
     """Read a snapshot after its records were deleted: it works while the files exist; a new load sees the new log."""
     topic, root = "shrinking", root_of(server)

@@ -111,6 +111,22 @@ def test_rows_name_their_topics(spark: SparkSession, server: BmqServer) -> None:
     assert len(consume(server.bootstrap, "left", 1)) == 40, "the option goes before the column"
 
 
+@pytest.mark.needs_spark("stream writer")
+def test_a_stream_of_another_source_to_a_topic(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
+    """A restarted query writes new rows alone."""
+    topic, files = create(server, "lines", 2), tmp_path / "files"
+    files.mkdir()
+    for number in range(2):
+        (files / f"{number}.txt").write_text("".join(f"{number}-{line}\n" for line in range(100)))
+        writer = spark.readStream.text(files.as_uri()).writeStream.format("bmq").option("topic", topic)
+        writer = writer.option("kafka.bootstrap.servers", server.bootstrap)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        assert query.awaitTermination(TIMEOUT_S)
+        written = sorted(bytes(each[3] or b"") for each in consume(server.bootstrap, topic, 2))
+        assert written == sorted(b"%d-%d" % (file, line) for file in range(number + 1) for line in range(100))
+
+
+@pytest.mark.needs_spark("stream reader")
 def test_a_stream_from_topic_to_topic(spark: SparkSession, server: BmqServer, tmp_path: Path) -> None:
     """A micro-batch that was committed is not written again by a restarted query."""
     root, source, target = local_root(server.folder), create(server, "source", 2), create(server, "target", 2)

@@ -118,6 +118,7 @@ def refused(spark: SparkSession, topic: str, options: dict[str, str]) -> str:
     return str(failed.value)
 
 
+@pytest.mark.needs_spark("stream writer")
 def test_rows_are_written_and_nobody_sees_the_password(
     spark: SparkSession, place: Place, events: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,8 @@ from tests.unit.spark.storing import Store, series
 TIMEOUT_S = 600
 ROOT = Path(__file__).resolve().parents[2]
 
+pytestmark = pytest.mark.needs_spark("stream reader")
+
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:

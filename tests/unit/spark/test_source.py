@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, EqualTo, Filter
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from bmq.core.model import PartitionKey
@@ -20,7 +19,7 @@ from bmq.spark import BmqDataSource
 from bmq.spark.decoding.decoder import schema as decoded_schema
 from bmq.spark.jobs.batches import BatchHeaders
 from bmq.spark.options import OPTIONS, OptionError
-from bmq.spark.pyspark_version import require
+from bmq.spark.pyspark_version import Feature, arrow_schema
 from bmq.spark.reading.batch_reader import BmqBatchReader
 from bmq.spark.source import columns_of
 from bmq.storage.journal import read_journals
@@ -86,7 +85,7 @@ def test_the_schema_is_that_of_sparks_kafka_source() -> None:
     assert tuple(source().schema().names) == KAFKA
     whole = source(INCLUDEHEADERS="true").schema()
     assert tuple(whole.names) == (*KAFKA, "headers")
-    assert to_arrow_schema(whole, timezone="UTC").equals(decoded_schema((*KAFKA, "headers")))
+    assert arrow_schema(whole).equals(decoded_schema((*KAFKA, "headers")))
 
 
 def test_columns_are_found_whatever_their_case() -> None:
@@ -121,8 +120,12 @@ def test_a_schema_with_not_null_is_refused(field: StructField, part: str) -> Non
     says = f"the schema declares {part} NOT NULL; .* filter after reading"
     with pytest.raises(OptionError, match=says):
         source(includeHeaders="true").reader(StructType([field]))
-    with pytest.raises(OptionError, match=says):
-        source(includeHeaders="true").streamReader(StructType([field]))
+
+
+@pytest.mark.needs_spark("stream reader")
+def test_a_stream_s_schema_with_not_null_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"the schema declares key NOT NULL; .* filter after reading"):
+        source().streamReader(StructType([StructField("key", BinaryType(), nullable=False)]))
 
 
 def test_a_schema_of_batch_headers_with_not_null_is_refused() -> None:
@@ -133,21 +136,24 @@ def test_a_schema_of_batch_headers_with_not_null_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("found", "least", "is_refused"),
-    [("4.0.1", (4, 1), True), ("4.1.0.dev1", (4, 1), False), ("4.10.0", (4, 2), False), ("3.5.9", (4, 1), True)],
+    [("4.0.1", "4.1", True), ("4.1.0.dev1", "4.1", False), ("4.10.0", "4.2", False), ("3.5.9", "4.1", True)],
 )
-def test_what_an_older_pyspark_lacks_is_refused_by_name(
-    found: str, least: tuple[int, int], *, is_refused: bool
-) -> None:
+def test_what_an_older_pyspark_lacks_is_refused_by_name(found: str, least: str, *, is_refused: bool) -> None:
+    feature = Feature("a stream", least)
+    assert feature.is_in(found) is not is_refused
     if not is_refused:
-        require("a stream", least, found)
+        feature.require(found)
         return
-    says = f"a stream needs PySpark {least[0]}.{least[1]} or later, and this is PySpark {found}"
+    says = f"a stream needs PySpark {least} or later, and this is PySpark {found}"
     with pytest.raises(OptionError, match=re.escape(says)):
-        require("a stream", least, found)
+        feature.require(found)
 
 
+@pytest.mark.needs_spark("filter push-down")
 def test_a_reader_takes_no_filters() -> None:
     """Spark keeps what was pushed for one query and applies it to the next one of the same ``load()``."""
+    from pyspark.sql.datasource import EqualTo, Filter
+
     reader = source().reader(source().schema())
     assert isinstance(reader, BmqBatchReader)
     assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters

@@ -13,14 +13,20 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from bmq.spark import BmqDataSource
 from bmq.spark.sink import writer as sink
-from bmq.spark.sink.stream_writer import BmqStreamWriter
 from bmq.spark.sink.writer import BmqWriter, SinkError, rows_of, write
 from tests.unit.spark.sink.writes import HEADERS, SERVERS, options, schema
 
 
-def test_the_source_gives_both_writers() -> None:
+def test_the_source_gives_a_writer() -> None:
     source = BmqDataSource(CaseInsensitiveDict(SERVERS | {"Topic": "t"}))
     assert isinstance(source.writer(schema("value string"), overwrite=False), BmqWriter)
+
+
+@pytest.mark.needs_spark("stream writer")
+def test_the_source_gives_a_writer_of_streams() -> None:
+    from bmq.spark.sink.stream_writer import BmqStreamWriter
+
+    source = BmqDataSource(CaseInsensitiveDict(SERVERS | {"Topic": "t"}))
     assert isinstance(source.streamWriter(schema("value string"), overwrite=False), BmqStreamWriter)
 
 

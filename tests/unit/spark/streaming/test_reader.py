@@ -9,25 +9,34 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from bmq.spark import BmqDataSource
 from bmq.spark.options import STREAM_OPTIONS, OptionError
 from bmq.spark.planning.input_partition import BmqPartition
 from bmq.spark.streaming.rate_limits import LIMITS
-from bmq.spark.streaming.reader import BmqStreamReader
 from bmq.storage.hdfs.delegation_token import StorageToken, TokenGrant
 from bmq.storage.local.filesystem import LocalFileSystem
 from tests.unit.spark.planning.tokens import granted
 from tests.unit.spark.storing import Store, series
 from tests.unit.spark.test_source import PAGE
 
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import datasource as spark
+
+    from bmq.spark.streaming.reader import BmqStreamReader
+else:  # the whole module is left out where PySpark has no such module
+    spark = pytest.importorskip("pyspark.sql.streaming.datasource", reason="stream reader: needs PySpark 4.2")
+
+pytestmark = pytest.mark.needs_spark("stream reader")
+
 
 def reader(root: str = "memory:", **options: str) -> BmqStreamReader:
+    from bmq.spark.streaming.reader import BmqStreamReader
+
     source = BmqDataSource(CaseInsensitiveDict({"root": root, "topic": "orders"} | options))
     made = source.streamReader(source.schema())
     assert isinstance(made, BmqStreamReader)
@@ -52,7 +61,7 @@ def offset(number: int) -> dict[str, Any]:
 
 def rows_of(reader: BmqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
     """Read as an executor does, with pickled reader and partitions, and return the offsets."""
-    copy = pickle.loads(pickle.dumps(BmqStreamReader(*_parts(reader))))
+    copy = pickle.loads(pickle.dumps(type(reader)(*_parts(reader))))
     found: list[int] = []
     for partition in reader.partitions(start, end):
         for batch in copy.read(pickle.loads(pickle.dumps(partition))):
@@ -67,14 +76,14 @@ def _parts(reader: BmqStreamReader) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, ReadAllAvailable()),
-        ({"maxTriggerDelay": "1s"}, ReadAllAvailable()),
-        ({"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "7"}, ReadMaxRows(5)),
-        ({"maxBytesPerTrigger": "7"}, ReadMaxBytes(7)),
-        ({"minOffsetsPerTrigger": "3"}, ReadMinRows(3)),
+        ({}, spark.ReadAllAvailable()),
+        ({"maxTriggerDelay": "1s"}, spark.ReadAllAvailable()),
+        ({"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "7"}, spark.ReadMaxRows(5)),
+        ({"maxBytesPerTrigger": "7"}, spark.ReadMaxBytes(7)),
+        ({"minOffsetsPerTrigger": "3"}, spark.ReadMinRows(3)),
     ],
 )
-def test_spark_is_told_that_there_are_limits(options: dict[str, str], expected: ReadLimit) -> None:
+def test_spark_is_told_that_there_are_limits(options: dict[str, str], expected: spark.ReadLimit) -> None:
     assert reader(**options).getDefaultReadLimit() == expected
 
 
@@ -100,13 +109,13 @@ def test_a_query_from_latest_writes_down_where_it_began(tmp_path: Path) -> None:
     first = reader(tmp_path.as_uri())
     begin = first.initialOffset()
     append(tmp_path, 10, 5, 1)
-    logged = first.latestOffset(begin, ReadAllAvailable())
+    logged = first.latestOffset(begin, spark.ReadAllAvailable())
     assert begin == logged == offset(10) == first.initialOffset(), "an empty micro-batch, which Spark logs"
     assert first.partitions(begin, logged) == []
     second = reader(tmp_path.as_uri())
     assert second.initialOffset() == offset(15)
     assert rows_of(second, second.initialOffset(), logged) == []
-    end = second.latestOffset(logged, ReadAllAvailable())
+    end = second.latestOffset(logged, spark.ReadAllAvailable())
     assert end == offset(15)
     assert rows_of(second, logged, end) == [10, 11, 12, 13, 14]
     assert second.reportLatestOffset() == offset(15)
@@ -118,7 +127,7 @@ def test_a_query_from_elsewhere_begins_at_once(tmp_path: Path) -> None:
         begun = reader(tmp_path.as_uri(), startingOffsets=starting)
         assert begun.reportLatestOffset() is None
         begin = begun.initialOffset()
-        assert rows_of(begun, begin, begun.latestOffset(begin, ReadAllAvailable())) == list(range(first, 10))
+        assert rows_of(begun, begin, begun.latestOffset(begin, spark.ReadAllAvailable())) == list(range(first, 10))
 
 
 @pytest.mark.slow
@@ -126,10 +135,10 @@ def test_read_all_available_goes_before_limits(tmp_path: Path) -> None:
     append(tmp_path, 0, 10, 0, is_new=True)
     limited = reader(tmp_path.as_uri(), startingOffsets="earliest", maxOffsetsPerTrigger="3")
     assert limited.latestOffset(offset(0), limited.getDefaultReadLimit()) == offset(3)
-    assert limited.latestOffset(offset(0), ReadAllAvailable()) == offset(10)
+    assert limited.latestOffset(offset(0), spark.ReadAllAvailable()) == offset(10)
     limited.prepareForTriggerAvailableNow()
     append(tmp_path, 10, 5, 1)
-    assert limited.latestOffset(offset(0), ReadAllAvailable()) == offset(10)
+    assert limited.latestOffset(offset(0), spark.ReadAllAvailable()) == offset(10)
     limited.commit(offset(3))
     assert [type(each) for each in limited.partitions(offset(3), offset(6))] == [BmqPartition]
 
