@@ -78,6 +78,13 @@ def test_an_open_segment_of_a_compacted_log_is_closed_in_time_to_be_cleaned(poli
     assert log_config(values | {"segment.ms": "4000"}, 3).segment_ms == 4_000
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_an_internal_topic_is_never_cleaned(policy: str) -> None:
+    """A coordinator may load a shard at any time: no record of its log goes but by a snapshot."""
+    assert log_config({"cleanup.policy": policy}, 3).cleaning.is_compacted
+    assert not log_config({"cleanup.policy": policy}, 3, is_internal=True).cleaning.is_compacted
+
+
 def test_an_internal_topic_expires_never() -> None:
     """A policy that an earlier version let pass must not delete the offsets of groups."""
     values = {"cleanup.policy": "delete", "retention.ms": "5", "retention.bytes": "6"}

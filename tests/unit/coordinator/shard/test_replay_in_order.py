@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Sequence, Set
 from itertools import accumulate
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bmq.coordinator.group.messages import Now
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.group_shard.state import GroupsState
-from bmq.coordinator.records import Offset, OffsetRecord, encode
+from bmq.coordinator.records import GroupRecord, Offset, OffsetRecord, StoredGroup, encode
 from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
 from bmq.coordinator.shard.replay import Replay
 from bmq.coordinator.shard.writer import Writer
@@ -21,6 +23,7 @@ from bmq.core.aio.steps import finish_steps
 from bmq.core.clock import LoopClock
 from bmq.core.records.batch import Batch
 from bmq.core.records.control import EndMarker, Marker, end_record
+from tests.harness.cleaned import cleaned_batch
 from tests.harness.loop import run
 from tests.harness.waiting import until
 from tests.unit.coordinator.fakes import MemoryLog, MemoryPartition
@@ -137,6 +140,52 @@ def test_a_replay_of_transactions_up_to_any_batch_is_the_live_state(
 @given(_commits, st.sampled_from([1, 300, 1 << 20]))
 def test_a_replay_by_key_up_to_any_batch_is_the_live_state(operations: list[Operation], read_bytes: int) -> None:
     run(check(lambda: GroupsState(GroupRules()), operations, read_bytes))
+
+
+_group = st.builds(
+    lambda group, generation: (
+        [encode(GroupRecord(group, None if generation is None else StoredGroup("consumer", generation, None, None)))],
+        None,
+    ),
+    st.sampled_from("gh"),
+    st.none() | st.integers(0, 9),
+)
+_of_later_versions = st.builds(
+    lambda version, group, value: ([(struct.pack(">h", version) + group, value)], None),
+    st.integers(3, 8),
+    st.sampled_from([b"g", b"h"]),
+    st.none() | st.binary(min_size=1, max_size=3),
+)
+"""Records of Kafka's consumer groups: a group may have been one, and a classic group before and after."""
+
+
+async def check_compacted(operations: Sequence[Operation], wanted: Set[int], read_bytes: int) -> None:
+    """Remove the records at the offsets ``wanted`` that have a later record of their key, and replay the log."""
+    partition, facts = await write(lambda: GroupsState(GroupRules()), operations)
+    keys = [key for records, _ in operations for key, _ in records]
+    last = {key: offset for offset, key in enumerate(keys)}
+    kept = {offset for offset, key in enumerate(keys) if last[key] == offset or offset not in wanted}
+    compacted = MemoryPartition()
+    compacted.batches = [(base, cleaned_batch(data, kept)) for base, data in partition.batches]
+    compacted.next_offset = partition.next_offset
+    state = GroupsState(GroupRules())
+    await Replay(MemoryLog(compacted, lambda: None), state, read_bytes).read(compacted.next_offset)
+    assert state.facts() == facts[-1]
+    list(state.go_live(lambda: Now(0, 0)))
+
+
+@pytest.mark.slow
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.one_of(_plain_commit, _group, _of_later_versions), max_size=40),
+    st.sets(st.integers(0, 39)),
+    st.sampled_from([1, 300, 1 << 20]),
+)
+def test_kafka_19862_a_replay_needs_no_record_that_a_later_one_replaces(
+    operations: list[Operation], wanted: set[int], read_bytes: int
+) -> None:
+    """Kafka's loads check records against other keys: they end where compaction took the records in between away."""
+    run(check_compacted(operations, wanted, read_bytes))
 
 
 async def test_a_replay_by_key_decodes_each_key_once_between_two_batches_that_name_a_producer() -> None:

@@ -23,6 +23,7 @@ from tests.unit.coordinator.cluster_world import (
     serves,
 )
 from tests.unit.coordinator.fakes import CLIENT, commit_request, join_request
+from tests.unit.coordinator.txn_requests import txn_request
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +131,28 @@ async def test_a_request_of_several_groups_is_split_and_joined_in_its_order() ->
             m.DeleteGroupsRequest(version=2, groups_names=[*names, *names]), CLIENT
         )
         assert [(each.group_id, each.error_code) for each in deleted.results] == [(n, 0) for n in groups]
+
+
+async def test_each_part_of_a_split_offset_fetch_is_for_stable_offsets_if_the_request_is() -> None:
+    """Redpanda lost ``require_stable`` where it split a request (#28554): consumers passed open transactions over."""
+    async with cluster() as world:
+        world.give(1, "b")
+        world.tell()
+        coordinator = world.proxies[0].coordinator
+        groups = [group_of(0), group_of(1)]
+        for group in groups:
+            committed = await coordinator.txn_offset_commit(txn_request(group, [("orders", 0, 5)]), CLIENT)
+            assert committed.topics[0].partitions[0].error_code == 0
+        group_class = m.OffsetFetchRequest.OffsetFetchRequestGroup
+        topic = group_class.OffsetFetchRequestTopics(name="orders", partition_indexes=[0])
+        for is_stable, code in ((True, ErrorCode.UNSTABLE_OFFSET_COMMIT), (False, ErrorCode.NONE)):
+            request = m.OffsetFetchRequest(
+                version=9,
+                groups=[group_class(group_id=each, member_id=None, member_epoch=-1, topics=[topic]) for each in groups],
+                require_stable=is_stable,
+            )
+            fetched = await coordinator.offset_fetch(request, CLIENT)
+            assert [each.topics[0].partitions[0].error_code for each in fetched.groups] == [code, code]
 
 
 async def test_only_the_groups_that_nobody_serves_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Large OffsetFetch requests of a client whose rights are checked: no stop of the loop."""
+"""OffsetFetch of a client whose rights are checked: what the coordinator is asked, and no stop of the loop."""
 
 from __future__ import annotations
 
@@ -48,6 +48,27 @@ async def fetch(message: Any, authorizer: Any) -> m.OffsetFetchResponse:
     scopes = make_scopes(coordinator=SimpleNamespace(offset_fetch=coordinator), authorizer=authorizer)
     request = request_of(ApiKey.OFFSET_FETCH, message.API_VERSION, client_id="c")
     return await offset_fetch.handle(scopes, request, message)
+
+
+@pytest.mark.parametrize("is_stable", [True, False])
+@pytest.mark.parametrize("version", [7, 8, 10])
+async def test_a_request_for_stable_offsets_stays_one(version: int, is_stable: bool) -> None:
+    """The coordinator gets another request than the client's: without hidden topics, and with merged groups."""
+    asked: list[bool] = []
+
+    async def coordinator(request: Any, client: Any) -> Any:
+        asked.append(request.require_stable)
+        return m.OffsetFetchResponse(topics=[]) if version < 8 else m.OffsetFetchResponse(groups=[])
+
+    scopes = make_scopes(coordinator=SimpleNamespace(offset_fetch=coordinator), authorizer=GroupsOnly())
+    if version < 8:
+        topics = [Topic(name="secret", partition_indexes=[0])]
+        message = m.OffsetFetchRequest(version=version, group_id="g", topics=topics, require_stable=is_stable)
+    else:
+        groups = [Group(group_id=each, topics=None) for each in ("g", "h", "g")]
+        message = m.OffsetFetchRequest(version=version, groups=groups, require_stable=is_stable)
+    await offset_fetch.handle(scopes, request_of(ApiKey.OFFSET_FETCH, version, client_id="c"), message)
+    assert asked == [is_stable]
 
 
 @pytest.mark.slow

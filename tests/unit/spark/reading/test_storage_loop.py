@@ -34,6 +34,7 @@ def test_each_token_has_a_file_system_of_its_own(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(storage_loop_module, "open_filesystem", opened)
     monkeypatch.setenv("BMQ_HADOOP_CONF_DIR", "/conf")
+    monkeypatch.setenv("BMQ_HDFS_KEYTAB", "/keytab")
     io, first, second = StorageLoop(), granted(1), granted(2)
     by_first = io.filesystem(ROOT, token=first)
     assert io.filesystem(ROOT, token=first) is by_first
@@ -42,5 +43,5 @@ def test_each_token_has_a_file_system_of_its_own(monkeypatch: pytest.MonkeyPatch
     assert own is not by_first
     assert io.filesystem(ROOT) is own
     assert [each.get("token") for each in given] == [first, second, None]
-    assert "hadoop_conf_dir" not in given[0], "an executor needs no configuration"
-    assert given[2]["hadoop_conf_dir"] == "/conf"
+    assert given[0].keys() == {"url", "holder", "must_exist", "token"}, "an executor has no configuration and no keytab"
+    assert (given[2]["hadoop_conf_dir"], given[2]["hdfs_login"].keytab) == ("/conf", "/keytab")

@@ -113,6 +113,14 @@ def test_kafka_13194_the_end_is_below_the_high_watermark_and_the_last_stable_off
     assert planned(replace(facts, high_watermark=39, last_stable_offset=1_000)).end == 30, "whichever is lower"
 
 
+@pytest.mark.parametrize(("bound", "end"), [(30, 30), (29, 20)])
+def test_kafka_13194_a_segment_is_taken_up_to_the_very_offset_of_a_bound(bound: int, end: int) -> None:
+    """The last record of a segment may be the first that is undecided, or not yet flushed."""
+    facts = log(*[(100, -1)] * 5)
+    assert planned(replace(facts, high_watermark=bound)).end == end
+    assert planned(replace(facts, last_stable_offset=bound)).end == end
+
+
 def test_what_is_damaged_bounds_the_round() -> None:
     assert planned(replace(log(*[(100, -1)] * 5), damaged_at=20)).end == 20
     assert planned(replace(log((100, 20), (100, 20), (100, -1)), damaged_at=10)).reason is Reason.DAMAGED

@@ -135,6 +135,21 @@ def test_kafka_8351_markers_of_transactions_over_several_segments_stay() -> None
         assert after.batches[2].count == 1
 
 
+def test_kafka_8351_transactions_of_several_producers_at_once_each_keep_their_marker() -> None:
+    """The data of three transactions, each in a segment of its own, comes before all three markers."""
+    for kind in (Marker.COMMIT, Marker.ABORT):
+        log = Log()
+        for producer in (7, 8, 9):
+            log.add_transactional(producer, (b"k%d" % producer, b"1"))
+            log.roll()
+        for producer in (8, 7, 9):
+            log.end_transaction(producer, kind)
+        after = log.clean(group_size=1)
+        markers = [batch for batch in after.batches if batch.is_control]
+        assert [(batch.producer_id, batch.count) for batch in markers] == [(8, 1), (7, 1), (9, 1)], kind
+        assert horizons(after)[-3:] == [None] * 3, kind
+
+
 def test_kafka_13727_an_abort_marker_stays_whatever_the_list_of_aborted_transactions_lacks() -> None:
     """Kafka did not know of an aborted transaction, took its data for committed and removed its marker before it."""
     log = Log()

@@ -201,6 +201,18 @@ async def test_a_given_token_has_the_namenodes_and_is_for_no_other_hdfs() -> Non
         await find_login("hdfs://other/a", token=token)
 
 
+async def test_a_given_token_needs_nothing_of_the_environment(file: Path) -> None:
+    """An executor may run where another process has a token file and a configuration: it uses neither."""
+    await asyncio.to_thread(file.write_bytes, b"garbage")
+    await asyncio.to_thread((file.parent / "conf" / "core-site.xml").write_text, "garbage")
+    token = StorageToken(root="hdfs://ns/a", namenodes="nn1:8020", token=TOKEN, security=HdfsSecurity(is_kerberos=True))
+    found = await find_login("hdfs://ns/a", token=token)
+    identity = found.make_identity()
+    assert isinstance(identity, DelegatedAuthenticator)
+    assert identity.token == TOKEN
+    assert not await identity.has_another(), "nothing takes the place of a refused token"
+
+
 async def test_an_open_root_needs_no_token() -> None:
     assert await fetch_storage_token("file:///a") is None
     assert await fetch_storage_token("hdfs://127.0.0.1:9/a") is None
