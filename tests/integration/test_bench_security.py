@@ -35,7 +35,7 @@ def test_a_quick_run_measures_every_configuration_of_both_servers(
     page = (out / "benchmarks-security.md").read_text()
     assert page_fault(page, results) == ""
     assert "## Connecting" in page
-    assert "quota of 1 MB a second: 2 pairs" in page
+    assert "quota of 1 MB a second. There are 2 pairs" in page
     for text in (page, path.read_text()):
         assert PASSWORD not in text
     assert list(folder.iterdir()) == []
