@@ -179,6 +179,14 @@ GROUPS = Dashboard(
             "{{consumergroup}} {{topic}}")], "s",
             "The lag in records, by the rate at which records come: so long ago they were written, if that has been the"
             " rate. Nothing where nothing is written."),
+        Panel("Lag of groups that stand still", [Query(
+            f"sum by (consumergroup, topic) (kafka_consumergroup_lag_sum{{{_GROUP}}}) * on (consumergroup, topic)"
+            f" (max by (consumergroup, topic) (max_over_time(kafka_consumergroup_current_offset_sum{{{_GROUP}}}[30m]))"
+            " == bool min by (consumergroup, topic)"
+            f" (min_over_time(kafka_consumergroup_current_offset_sum{{{_GROUP}}}[30m])))",
+            "{{consumergroup}} {{topic}}")],
+            description="Records of groups whose committed offsets have not changed for half an hour, else 0. It needs"
+                        " no producers."),
         Panel("Consumed", [Query(
             "sum by (consumergroup, topic)"
             f" (clamp_min(deriv(kafka_consumergroup_current_offset_sum{{{_GROUP}}}[$R]), 0))",
