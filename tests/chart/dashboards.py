@@ -371,6 +371,11 @@ SECURITY = Dashboard(
             "Clients that were held up, by quota; connections past a rate."),
         Panel("Throttle time", [speed("bmq_quota_throttled_seconds_total", "{{quota}}", "quota")], "s",
               "Seconds a second for which clients were told to wait."),
+        Panel("Refused past a user's bound", [
+            speed("bmq_user_connections_refused_total", "connections"),
+            speed("bmq_user_groups_refused_total", "groups"),
+            speed("bmq_user_transactional_ids_refused_total", "transactional ids")], "reqps",
+            "max_connections, max_groups, max_transactional_ids; the log names the user."),
         Panel("Sessions of the console", [by_pod("bmq_http_console_sessions")]),
         Panel("Audit lines", [
             speed("bmq_audit_lines_total", "written"),
