@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE =
 LEVEL = authentication
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
-.PHONY: help setup dist image demo demo-cluster lint unit unit-first unit-second test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak bench-flames bench-security bench-transactions bench-cleaning hdfs-jars clients helm hdfs-matrix spark-matrix hdfs-up hdfs-up-secure hdfs-down etcd etcd-up etcd-down proto docs-tables clean
+.PHONY: help setup dist image demo demo-cluster lint unit unit-first unit-second test console console-pictures it soak scale chart chart-apiserver monitoring mutants bench bench-log bench-kafka bench-matrix bench-scaling bench-latency bench-reading bench-cluster bench-smoke bench-spark bench-limits bench-storage bench-soak bench-flames bench-security bench-transactions bench-cleaning hdfs-jars clients helm hdfs-matrix spark-matrix hdfs-up hdfs-up-secure hdfs-down etcd etcd-up etcd-down proto docs-tables pins clean
 
 help:
 	@echo "make setup      environment in $(VENV) with all that development needs"
@@ -53,6 +53,7 @@ help:
 	@echo "make hdfs-up-secure  the same with Kerberos, block tokens and TLS (needs krb5-kdc, krb5-admin-server, krb5-user); LEVEL=integrity or privacy"
 	@echo "make etcd-up    a development etcd on this machine; make etcd-down stops it"
 	@echo "make proto      message code from storage/hdfs/messages.proto and meta/etcd/messages.proto"
+	@echo "make pins       deploy/requirements.txt: newest versions and hashes of all that the image installs (needs the package index)"
 	@echo "make docs-tables  tables of docs/ and of the chart, drawn from the code"
 
 $(BIN)/.ready: pyproject.toml
@@ -232,6 +233,16 @@ proto: setup
 
 docs-tables: setup
 	$(BIN)/python -m tests.docs_tables
+
+# By the oldest Python that BMQ runs on: backports that later ones do not need are in the file too.
+PINS_EXTRAS := fast oauth otel registry
+pins: PYTHON = python3.11
+pins:
+	$(PYTHON) -m venv .dev/pins
+	.dev/pins/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
+	CUSTOM_COMPILE_COMMAND="make pins" .dev/pins/bin/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(addprefix --extra=,$(PINS_EXTRAS)) \
+		--output-file deploy/requirements.txt pyproject.toml
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

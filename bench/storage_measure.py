@@ -29,7 +29,7 @@ BATCH_BYTES = len(build_batch([Record(value=VALUE)]))
 CALL = "call "
 """The beginning of the metrics that are calls of one method."""
 FLUSH_TIMEOUT_S = 120.0
-CLOSE_S = 300.0
+CLOSE_S = 240.0
 """Seconds after which a broker closes a segment that is not written: BrokerConfig.idle_close_ms."""
 CREATE_AT_ONCE = 16
 TOUCH_AT_ONCE = 2000
@@ -46,7 +46,7 @@ class Plan:
     second_s: float = 60.0
     minute_s: float = 180.0
     closed_s: float = 60.0
-    """Seconds of idling after all segments are closed; 0: that is not measured, it takes five minutes."""
+    """Seconds of idling after all segments are closed; 0: that is not measured, it takes four minutes."""
     life_s: float = 150.0
     life_every_s: float = 2.0
     """Seconds between batches, each of which opens a segment."""

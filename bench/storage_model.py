@@ -30,7 +30,7 @@ class Limits:
     segment_bytes: int = 1 << 30
     segment_s: float = 7 * DAY_S
     retention_s: float = 7 * DAY_S
-    idle_close_s: float = 300.0
+    idle_close_s: float = 240.0
     merge_after: int = 8
     open_files_most: int = 1000
     """Open files of one broker."""

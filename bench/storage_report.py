@@ -193,11 +193,11 @@ For "a batch a second", with the inputs below:
 
 A partition that is written at least every {minutes:g} minutes (`idle_close_ms`) keeps its segment open; it is ended
 when its block is full, after `segment.ms` (7 days) at the latest. One that is written more seldom opens a segment for
-each batch, and its file is closed {minutes:g} minutes later: of partitions with a batch in ten minutes, half have an
-open file at any time. The block is {LIMITS.first_block_bytes >> 20} MB at first, and {LIMITS.block_bytes >> 20} MB
-after a segment that took half of that. Closed neighbours are merged up to `segment.bytes` (1 GB): that leaves one log
-and one index, but as many blocks as there were logs; eight segments that are not merged yet are counted for each
-partition. Each partition has a folder. The code is `bench/storage_model.py`."""
+each batch, and its file is closed {minutes:g} minutes later: of partitions with a batch in ten minutes,
+{LIMITS.idle_close_s / 600:.0%} have an open file at any time. The block is {LIMITS.first_block_bytes >> 20} MB at
+first, and {LIMITS.block_bytes >> 20} MB after a segment that took half of that. Closed neighbours are merged up to
+`segment.bytes` (1 GB): that leaves one log and one index, but as many blocks as there were logs; eight segments that
+are not merged yet are counted for each partition. Each partition has a folder. The code is `bench/storage_model.py`."""
 
 
 def _inputs(results: Results) -> str:

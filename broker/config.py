@@ -128,8 +128,10 @@ class BrokerConfig:
     (broker.files.open_file_limit)."""
     crowded_turn_ms: int = 3_000
     """Time that a partition which is written all the time keeps its segment open while others queue to open one."""
-    idle_close_ms: int = 300_000
-    """A segment not written for this long is closed (its pipeline costs two threads on each datanode)."""
+    idle_close_ms: int = 240_000
+    """A segment not written for this long is closed: its pipeline costs two threads on each datanode, and its records
+    cannot expire.  With the time to the janitor's next round this is less than five minutes, the time in which Kafka
+    looks for expired records (log.retention.check.interval.ms)."""
     journal_access: Access = NO_ACCESS
     """The rights on journals: readers of files need those of all brokers."""
     producer_expiration_ms: int = 24 * 3600 * 1000

@@ -27,9 +27,9 @@ from bmq.storage.segment import decode_idx_steps
 
 _PENDING_DELETES_MAX = 16
 HOUR_MS = 3_600_000
-CHECK_MS = 300_000
-"""Milliseconds to the next look at a partition whose last segment has no index yet, as after a hand-over: Kafka's
-log.retention.check.interval.ms."""
+CHECK_MS = 240_000
+"""Milliseconds to the next look at a partition whose last segment has no index yet, as after a hand-over.  With the
+time to the round that looks this is less than five minutes, Kafka's log.retention.check.interval.ms."""
 
 
 class RetentionState:

@@ -179,6 +179,14 @@ GROUPS = Dashboard(
             "{{consumergroup}} {{topic}}")], "s",
             "The lag in records, by the rate at which records come: so long ago they were written, if that has been the"
             " rate. Nothing where nothing is written."),
+        Panel("Lag of groups that stand still", [Query(
+            f"sum by (consumergroup, topic) (kafka_consumergroup_lag_sum{{{_GROUP}}}) * on (consumergroup, topic)"
+            f" (max by (consumergroup, topic) (max_over_time(kafka_consumergroup_current_offset_sum{{{_GROUP}}}[30m]))"
+            " == bool min by (consumergroup, topic)"
+            f" (min_over_time(kafka_consumergroup_current_offset_sum{{{_GROUP}}}[30m])))",
+            "{{consumergroup}} {{topic}}")],
+            description="Records of groups whose committed offsets have not changed for half an hour, else 0. It needs"
+                        " no producers."),
         Panel("Consumed", [Query(
             "sum by (consumergroup, topic)"
             f" (clamp_min(deriv(kafka_consumergroup_current_offset_sum{{{_GROUP}}}[$R]), 0))",
@@ -363,6 +371,11 @@ SECURITY = Dashboard(
             "Clients that were held up, by quota; connections past a rate."),
         Panel("Throttle time", [speed("bmq_quota_throttled_seconds_total", "{{quota}}", "quota")], "s",
               "Seconds a second for which clients were told to wait."),
+        Panel("Refused past a user's bound", [
+            speed("bmq_user_connections_refused_total", "connections"),
+            speed("bmq_user_groups_refused_total", "groups"),
+            speed("bmq_user_transactional_ids_refused_total", "transactional ids")], "reqps",
+            "max_connections, max_groups, max_transactional_ids; the log names the user."),
         Panel("Sessions of the console", [by_pod("bmq_http_console_sessions")]),
         Panel("Audit lines", [
             speed("bmq_audit_lines_total", "written"),

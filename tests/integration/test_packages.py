@@ -51,7 +51,7 @@ def test_wheel_and_sdist_are_complete(tmp_path: Path) -> None:
     source = tmp_path / "source"
     for name in [*map(str, context()), "MANIFEST.in", "CHANGELOG.md"]:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-        source.mkdir(exist_ok=True)
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
         copy(ROOT / name, source / name)
     dist = tmp_path / "dist"
     subprocess.run([sys.executable, "-m", "build", "--outdir", str(dist), str(source)], check=True, capture_output=True)

@@ -11,6 +11,7 @@ from tests.monitoring.world import RULES, queries, rules
 from tests.services.prometheus import PromtoolRefuses, promtool
 
 CASES = Path(__file__).with_name("rules_test.yaml")
+DAYS = Path(__file__).with_name("rules_days_test.yaml")
 
 
 def test_every_rule_is_taken() -> None:
@@ -20,6 +21,11 @@ def test_every_rule_is_taken() -> None:
 
 def test_every_alert_fires_and_clears_in_time() -> None:
     said = promtool("test", "rules", str(CASES))
+    assert "SUCCESS" in said
+
+
+def test_a_cluster_that_is_down_is_alerted_of_for_days() -> None:
+    said = promtool("test", "rules", str(DAYS))
     assert "SUCCESS" in said
 
 

@@ -119,6 +119,7 @@ def _copy(image: Image, step: Instruction) -> None:
         target = Path(image.here(image.workdir))
         for each in context():
             source = ROOT / each
+            (target / each).parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
                 shutil.copytree(source, target / each, ignore=shutil.ignore_patterns("__pycache__"))
             else:

@@ -78,9 +78,9 @@ def test_a_batch_a_minute_keeps_small_blocks_open() -> None:
 def test_partitions_that_are_written_seldom_open_a_segment_for_each_batch() -> None:
     found = bill(10_000, 600.0, 1024, MEASURED, LIMITS)
     assert found.calls_s == pytest.approx(2 + 2500 + 10_000 / 600 * 10)
-    assert (found.open_files, found.brokers, found.datanodes) == (5000, 5, 8)  # each is open for half of the time
-    assert found.reserved_bytes == 5000 * 3 * (16 << 20)
-    assert found.blocks_kept == 10_000 * (1008 + 9) + 5000
+    assert (found.open_files, found.brokers, found.datanodes) == (4000, 4, 6)  # each is open for 240 of 600 s
+    assert found.reserved_bytes == 4000 * 3 * (16 << 20)
+    assert found.blocks_kept == 10_000 * (1008 + 9) + 4000
 
 
 def test_idle_partitions_keep_a_folder_and_their_last_segment() -> None:

@@ -194,7 +194,7 @@ def test_the_chart_has_the_projects_version() -> None:
     assert chart["version"] == project["version"]
 
 
-SCRAPED_LABELS = {"namespace", "pod", "app_kubernetes_io_instance", "instance"}
+SCRAPED_LABELS = {"namespace", "pod", "app_kubernetes_io_instance", "instance", "job"}
 """Labels that the ServiceMonitor, or Prometheus itself, gives every series."""
 
 

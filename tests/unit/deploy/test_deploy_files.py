@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
 import shutil
 import subprocess
 import tomllib
@@ -16,6 +17,8 @@ from typing import Any
 import compose_spec
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from bmq.cli.parsers.serve import DEFAULTS
 from bmq.cli.parsers.tree import build_parser
@@ -25,6 +28,7 @@ from tests.services.image import DOCKERFILE, ROOT, Image, Instruction, context, 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TOPS = {folder.removeprefix("bmq.") for folder in PROJECT["tool"]["setuptools"]["package-dir"]}
+PINS = ROOT / "deploy" / "requirements.txt"
 COMPOSE = ROOT / "deploy" / "compose.yaml"
 UNIT = ROOT / "deploy" / "systemd" / "bmq.service"
 CLOSES_FILES_S = 20.0
@@ -48,8 +52,62 @@ def settings_of(dockerfile: list[Instruction]) -> dict[str, str]:
 
 
 def test_the_build_sees_what_the_wheel_is_made_of_and_nothing_else() -> None:
-    assert {str(path) for path in context()} == TOPS | {"pyproject.toml", "README.md", "LICENSE"}
+    assert {str(path) for path in context()} == TOPS | {
+        "deploy/requirements.txt", "pyproject.toml", "README.md", "LICENSE",
+    }  # fmt: skip
     assert all((ROOT / path).exists() for path in context())
+
+
+def pinned() -> dict[str, tuple[Requirement, list[str]]]:
+    """Return each entry of the image's requirements, by its name, with its hashes."""
+    text = PINS.read_text().replace("\\\n", " ")
+    lines = [line.split("#")[0].split() for line in text.splitlines() if not line.lstrip().startswith("#")]
+    found: dict[str, tuple[Requirement, list[str]]] = {}
+    for words in filter(None, lines):
+        hashes = [word.removeprefix("--hash=") for word in words if word.startswith("--")]
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in hashes), words
+        requirement = Requirement(" ".join(word for word in words if not word.startswith("--")))
+        found[canonicalize_name(requirement.name)] = (requirement, hashes)
+    return found
+
+
+def wanted(dockerfile: list[Instruction]) -> list[Requirement]:
+    """Return BMQ's dependencies with those of the extras that the image installs."""
+    (extras,) = {found[1] for step in dockerfile if (found := re.search(r"'bmq\[([\w,]+)\]'", step.text))}
+    optional = PROJECT["project"]["optional-dependencies"]
+    lines = [*PROJECT["project"]["dependencies"], *(line for extra in extras.split(",") for line in optional[extra])]
+    return [Requirement(line) for line in lines]
+
+
+def test_each_dependency_of_the_image_has_one_version_within_its_bounds_and_hashes(
+    dockerfile: list[Instruction],
+) -> None:
+    entries = pinned()
+    for name, (requirement, hashes) in entries.items():
+        assert re.fullmatch(r"==[^*,]+", str(requirement.specifier)), name
+        assert hashes, name
+    for requirement in wanted(dockerfile):
+        ((_, version),) = [
+            (each.operator, each.version) for each in entries[canonicalize_name(requirement.name)][0].specifier
+        ]
+        assert requirement.specifier.contains(version), f"{requirement}: {version}: run `make pins`"
+
+
+def test_the_image_is_built_from_what_is_pinned_and_from_no_named_index(dockerfile: list[Instruction]) -> None:
+    collected = [step.text for step in dockerfile if " pip wheel " in step.text and "--no-deps" not in step.text]
+    assert len(collected) == 1
+    assert "--require-hashes --requirement /src/requirements.txt" in collected[0]
+    assert all("--no-index" in step.text for step in dockerfile if " install " in step.text and "pip" in step.text)
+    assert "://" not in PINS.read_text()
+    extras = re.search(r"^PINS_EXTRAS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert extras is not None
+    assert any(f"'bmq[{','.join(extras[1].split())}]'" in step.text for step in dockerfile)
+
+
+def test_both_stages_have_one_base_that_a_digest_may_name(dockerfile: list[Instruction]) -> None:
+    assert [step.text.split()[0] for step in dockerfile if step.keyword == "FROM"] == ["${BASE}", "${BASE}"]
+    before = [step.text.split("=")[0] for step in dockerfile[:2]]
+    assert before == ["PYTHON", "BASE"]
 
 
 def test_the_image_runs_as_nobody_in_particular(dockerfile: list[Instruction]) -> None:

@@ -154,7 +154,7 @@ async def test_a_round_is_given_up_if_a_source_has_changed() -> None:
     assert owner.driver.machine.record.swap is None
     assert await hidden(world) == 0
     for _ in range(3):
-        await owner.rounds(60)
+        await owner.rounds(30)
     assert owner.janitor.cleaning.cleaner.rounds == 1, "the log is looked at again although nothing was written since"
 
 

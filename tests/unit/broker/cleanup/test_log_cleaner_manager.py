@@ -105,7 +105,7 @@ async def test_nothing_is_cleaned_before_the_level_is_in_force() -> None:
     assert care.cleaning is not None
     assert care.cleaning.obstacle is Obstacle.LEVEL
     allow(owner)
-    for _ in range(20):
+    for _ in range(15):
         await owner.rounds(10)
     assert owner.janitor.cleaning.cleaner.rounds == 1
     assert (await contents(world, 0, 20))[0] == last

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import replace
 
 import pytest
 
+from bmq.broker.cleanup.config import JanitorConfig
+from bmq.broker.cleanup.janitor import Janitor
+from bmq.broker.config import LogConfig
 from bmq.core.model import SegmentName
 from tests.harness.loop import run
 from tests.unit.broker.cleanup.upkeep import (
@@ -24,6 +28,8 @@ from tests.unit.broker.cleanup.upkeep import (
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
+KAFKAS_CHECK_S = 300
+"""Kafka's log.retention.check.interval.ms: each check rolls a segment whose records have all expired."""
 
 
 async def test_rule_10_retention_by_time_moves_the_start_then_deletes_after_the_delay() -> None:
@@ -167,7 +173,7 @@ async def test_the_open_segment_stays_and_the_newest_closed_one_is_emptied_but_k
     await owner.send(4)
     await owner.rounds()
     assert owner.driver.machine.current is not None
-    await owner.round(250)
+    await owner.round(200)
     assert owner.log_start == 3  # 3 is in the open one
     await owner.round(400)
     assert owner.driver.machine.current is None  # idle, closed
@@ -195,6 +201,19 @@ async def test_what_has_expired_goes_once_its_last_segment_is_closed() -> None:
         assert looks < 12, "nothing is closed, or no one looks"
     assert owner.driver.machine.current is None
     assert (owner.log_start, owner.watermark) == (2, 2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_by_default_what_has_expired_goes_within_five_minutes_of_the_last_write(seed: int) -> None:
+    world = World()
+    owner = await world.owner("a", LogConfig(retention_ms=MINUTE_MS))
+    janitor = Janitor(owner.broker.context, owner.held, JanitorConfig(), random.Random(seed))
+    rounds = asyncio.create_task(janitor.run())
+    await asyncio.sleep(10 * seed)  # the last write at several times between two rounds
+    await owner.send(2)
+    await asyncio.sleep(KAFKAS_CHECK_S)
+    assert (owner.log_start, owner.watermark) == (2, 2)
+    rounds.cancel()
 
 
 async def test_a_last_segment_whose_index_comes_late_expires_all_the_same() -> None:
