@@ -127,12 +127,14 @@ class BrokerApi:
         ).encode()
 
     async def high_watermarks(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Return the high watermarks of many partitions, -1 for one that is not open here: none is waited for."""
+        """Return the high watermarks of many partitions, and wait for none.
+
+        The number is -1 for a partition that is not open here, or whose ownership is in doubt.
+        """
         asked = HighWatermarksRequest.decode(body)
 
         def high_watermark(pair: tuple[UUID, int]) -> int:
-            owner = self._assigned.open_owner(PartitionKey(*pair))
-            return owner.high_watermark if owner is not None else -1
+            return self._assigned.proven_watermark(PartitionKey(*pair))
 
         return HighWatermarksResponse(
             ErrorCode.NONE, tuple(await map_in_turns(high_watermark, asked.partitions))

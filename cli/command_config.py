@@ -6,12 +6,14 @@ import argparse
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from bmq.cli.output import printable
 from bmq.cli.profile import profiles
+from bmq.cli.secret_notes import readable_note
 from bmq.cli.usage import UsageError
 from bmq.core.options import ConfigError, meant
 from bmq.core.security.client_settings import (
@@ -22,6 +24,7 @@ from bmq.core.security.client_settings import (
     security_of_client,
 )
 from bmq.core.security.properties import parse_properties
+from bmq.core.security.secret_files import is_readable_by_all, key_file, without_file_type
 
 FILE_BYTES_MAX = 1 << 20
 _USED = ("client.id", "request.timeout.ms")
@@ -89,7 +92,19 @@ def read_command_config(path: str) -> tuple[CommandConfig, list[str]]:
         raise UsageError(f"--command-config {path}: {error}") from None
     if security.has_secret and stat.S_ISREG(mode) and stat.S_IMODE(mode) & 0o077:
         notes.append(f"it holds a secret, and others may read it (mode {stat.S_IMODE(mode):04o}): chmod 600 {path}")
+    notes += [readable_note(named) for named in _secret_files(security) if is_readable_by_all(named)]
     return config, notes
+
+
+def _secret_files(security: ClientSecuritySettings) -> Iterator[str]:
+    """Yield the files with secrets that the settings name: a private key, a keytab, an access token."""
+    if location := security.get("ssl.keystore.location"):
+        yield key_file(location)
+    login = security.login
+    if login is not None and login.keytab:
+        yield without_file_type(login.keytab)
+    if login is not None and login.token_url.startswith("file:"):
+        yield unquote(urlsplit(login.token_url).path)
 
 
 def _request_timeout_s(given: Mapping[str, str]) -> float | None:

@@ -118,7 +118,7 @@ class Coordinator:
         return self._shards.oldest_pending_s()
 
     def offsets(self) -> list[Offsets]:
-        """Return the committed offsets of each loaded shard: the live tables, not copies."""
+        """Return the committed offsets of each loaded shard whose ownership is not in doubt: live tables, no copies."""
         return self._shards.offsets()
 
     async def join_group(self, request: m.JoinGroupRequest, client: ClientInfo) -> m.JoinGroupResponse:

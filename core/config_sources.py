@@ -21,6 +21,7 @@ _FAR = 0.7
 _LISTENERS_ENVIRONMENT = in_environment(listener_settings.PREFIX)
 _SECURITY_PREFIXES = (
     "audit",
+    "hadoop_conf_dir",
     "hdfs_",
     "http_authentication",
     "http_hosts",
@@ -30,7 +31,8 @@ _SECURITY_PREFIXES = (
     "internal_s",
     "listener",
     "log_storage_",
-    "meta_password",
+    "meta",
+    "root",
     "storage_shared_",
 )
 _SECURITY_ENVIRONMENT = {
@@ -39,7 +41,11 @@ _SECURITY_ENVIRONMENT = {
     if each in listener_settings.SECURITY_OPTIONS or each.name.startswith(_SECURITY_PREFIXES)
     for name in (environment_name(each), *(in_environment(key) for key, _ in secret_names(each)))
 }
-"""Variables of the settings of security: without their values a process may serve clients that it must refuse."""
+"""Variables of the settings of security.
+
+Without their values a process may serve clients that it must refuse.  Or it may use a store or storage without TLS,
+log-in or encryption: ``meta`` and ``root`` have defaults, and Hadoop's configuration says whether HDFS has Kerberos.
+"""
 _SECURITY_WORDS = {
     "ACL", "ACLS", "ALLOW", "AUDIT", "AUTH", "AUTHN", "AUTHZ", "CERT", "CERTIFICATE", "CREDENTIAL", "CREDENTIALS",
     "DELEGATION", "ENCRYPT", "ENCRYPTION", "HTTPS", "INSECURE", "JAAS", "KERBEROS", "KEYTAB", "LISTENER", "LISTENERS",

@@ -60,6 +60,12 @@ def http_login(environment: Mapping[str, str]) -> HttpLogin:
     return HttpLogin(authorization, _authorities(environment.get("BMQ_HTTP_CA", "")))
 
 
+def secret_files(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the files with secrets of the log-in that the environment gives."""
+    paths = (environment.get(f"{name}_FILE", "") for name in ("BMQ_HTTP_PASSWORD", "BMQ_HTTP_TOKEN"))
+    return tuple(path for path in paths if path)
+
+
 def _secret(environment: Mapping[str, str], name: str) -> str:
     value, path = environment.get(name, ""), environment.get(f"{name}_FILE", "")
     if value and path:

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from bmq.core.config import OPTIONS, NodeConfig, option_name
+from bmq.core.security.principal import java_trim
 from bmq.core.urls import without_userinfo
 
 
@@ -57,7 +58,7 @@ class ConfigKey:
 
         Raises ValueError, with Kafka's words (``ConfigException``), if it is not a legal value.
         """
-        text = text.strip()
+        text = java_trim(text)
         try:
             value = _PARSERS[self.kind](text)
         except ValueError as error:
@@ -77,7 +78,7 @@ def as_text(value: object) -> str:
 
 def parse_list(text: str) -> list[str]:
     """Return the elements of a comma-separated list, without blanks around them; none for a blank text."""
-    return [part.strip() for part in text.split(",")] if text.strip() else []
+    return [java_trim(part) for part in text.split(",")] if java_trim(text) else []
 
 
 def _parse_boolean(text: str) -> bool:

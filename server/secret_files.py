@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from bmq.core.config import OPTIONS, NodeConfig, option_name
 from bmq.core.options import FILE, in_environment
+from bmq.core.security.jaas import JaasError, parse_jaas
 from bmq.core.security.listener_settings import PREFIX
-from bmq.core.security.stores import KEY
+from bmq.core.security.secret_files import is_readable_by_all, key_file, without_file_type
+from bmq.storage.hdfs.token_file import token_paths
 
 _SECRETS = frozenset(option_name(option) for option in OPTIONS if option.metadata["is_secret"])
 _META_PASSWORD_FILE = "meta_password_file"
 _KEYSTORE = "ssl.keystore.location"
+_JAAS = "sasl.jaas.config"
+_TICKETS = "KRB5CCNAME"
 
 
 def readable_by_all(
@@ -23,8 +25,11 @@ def readable_by_all(
 
     ``file`` has the keys of the settings file ``file_name``.  A missing file is left out: its reader reports it.
     """
-    paths = dict.fromkeys((*_of_file(file, file_name), *_of_environment(environment), *_keystores(config)))
-    return [path for path in paths if _is_readable_by_all(Path(path))]
+    paths = dict.fromkeys((
+        *_of_file(file, file_name), *_of_environment(environment), *_keystores(config), *_keytabs(config),
+        *_hadoops(environment),
+    ))  # fmt: skip
+    return [path for path in paths if is_readable_by_all(path)]
 
 
 def _of_file(file: Mapping[str, object], file_name: str) -> Iterator[str]:
@@ -48,18 +53,29 @@ def _keystores(config: NodeConfig) -> Iterator[str]:
     of_listeners = [str(value) for key, value in config.listener_settings if key.endswith(f".{_KEYSTORE}")]
     for location in (config.ssl_keystore_location, config.internal_ssl_keystore_location, *of_listeners):
         if location:
-            yield str(Path(location) / KEY) if Path(location).is_dir() else location
+            yield key_file(location)
+
+
+def _keytabs(config: NodeConfig) -> Iterator[str]:
+    """Yield the keytabs of the log-in to HDFS and of listeners with GSSAPI."""
+    if config.hdfs_keytab:
+        yield without_file_type(config.hdfs_keytab)
+    for key, value in config.listener_settings:
+        if key.endswith(f".{_JAAS}"):
+            try:
+                modules = parse_jaas(str(value))
+            except JaasError:  # its mechanism ends the start for it, and says where it is wrong
+                continue
+            yield from (without_file_type(module.options["keyTab"]) for module in modules if "keyTab" in module.options)
+
+
+def _hadoops(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield the files of delegation tokens, and of tickets, by which this process may log in to HDFS."""
+    yield from token_paths(environment)
+    tickets = without_file_type(environment.get(_TICKETS, ""))
+    if tickets.startswith("/"):  # else tickets are kept by the kernel or by a daemon
+        yield tickets
 
 
 def _is_secret(key: str) -> bool:
     return key in _SECRETS or (key.startswith(PREFIX) and any(key.endswith(f".{secret}") for secret in _SECRETS))
-
-
-def _is_readable_by_all(path: Path) -> bool:
-    """Return whether every user may read the file, and pass through the folders on its way."""
-    try:
-        whole = path.resolve(strict=True)
-        is_reachable = all(each.stat().st_mode & stat.S_IXOTH for each in whole.parents)
-        return is_reachable and bool(whole.stat().st_mode & stat.S_IROTH)
-    except (OSError, RuntimeError):  # a file that is not there, or a circle of links
-        return False

@@ -273,6 +273,11 @@ class AssignedPartitions:
         owner = slot.owner if slot is not None else None
         return owner if owner is not None and owner.is_open else None
 
+    def proven_watermark(self, key: PartitionKey) -> int:
+        """Return a partition's high watermark, or -1 if it is not in WRITE here or its ownership is in doubt."""
+        owner = self.open_owner(key)
+        return owner.proven_watermark() if owner is not None else -1
+
     def open_owners(self) -> list[PartitionOwner]:
         """Return all owners that are in WRITE now."""
         return [slot.owner for slot in self._slots.values() if slot.owner is not None and slot.owner.is_open]

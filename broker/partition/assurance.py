@@ -44,14 +44,26 @@ class Assurance:
         while not self.is_sure:
             proven = asyncio.get_running_loop().create_future()
             self._waiting.append(proven)
-            if self._task is None:
-                self._task = self._driver.spawn(self._prove())
-                self._task.add_done_callback(self._ended)
+            self._start()
             await proven
+
+    def ask(self) -> bool:
+        """Return ``is_sure``, for a caller that does not wait; if it is False, start a proof for later calls."""
+        if self._driver.context.standstill.is_unnoticed:
+            return False  # the doubt begins with ``look``, in the next turn of the loop
+        if not self.is_sure:
+            self._start()
+        return self.is_sure
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = self._driver.spawn(self._prove())
+            self._task.add_done_callback(self._ended)
 
     async def _prove(self) -> None:
         """Read the store until no caller waits.  A read proves nothing to callers that came after its begin."""
-        while self._waiting:
+        is_asked = True
+        while is_asked:
             asked, self._waiting = self._waiting, []
             doubts, failure = self._driver.context.standstill.doubts, None
             try:
@@ -65,6 +77,7 @@ class Assurance:
                 self._waiting = asked + self._waiting
                 raise
             _settle(asked, failure)
+            is_asked = bool(self._waiting)
         self._task = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -117,6 +117,13 @@ class PartitionOwner:
         """The end of what is flushed."""
         return self._driver.machine.high_watermark
 
+    def proven_watermark(self) -> int:
+        """Return the high watermark; -1 after a standstill, until a proof of ownership that this call starts is done.
+
+        Costs no call to the store unless the process stood still.
+        """
+        return self.high_watermark if self._assurance.ask() else -1
+
     @property
     def last_stable_offset(self) -> int:
         """The end of what is flushed and decided."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bmq.cli.exit_status import EXIT_REFUSED, EXIT_USAGE
 from bmq.cli.output import fail, printable
+from bmq.cli.secret_notes import note_if_readable
 from bmq.cli.server_settings import load_settings
 from bmq.cli.store_command import check_store_file
 from bmq.cli.usage import UsageError
@@ -53,6 +54,8 @@ def read_password(path: str | None) -> str:
                 data = stream.readline(PASSWORD_BYTES_MAX + 2)
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    if path is not None:
+        note_if_readable(path)
     password = data.removesuffix(b"\n").removesuffix(b"\r")
     if not 0 < len(password) <= PASSWORD_BYTES_MAX:
         raise UsageError(f"the password has {len(password)} bytes; give 1 to {PASSWORD_BYTES_MAX} in one line")

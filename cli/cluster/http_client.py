@@ -6,15 +6,14 @@ a member does not respond, the request goes to another member of the same cluste
 
 from __future__ import annotations
 
-import os
 import time
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
+from bmq.cli.secret_notes import noted_http_login
 from bmq.cli.usage import UsageError
 from bmq.core.http_call import ServerUnreachable, call
-from bmq.core.http_login import HttpLoginError, http_login
 from bmq.core.urls import split_url
 
 CONSOLES_MAX = 100
@@ -37,10 +36,7 @@ class Console:
             raise UsageError(f"--http: {url!r} is not like http://127.0.0.1:9080")
         self._urls = [url.rstrip("/")]
         self._scheme = parts.scheme
-        try:
-            self._login = http_login(os.environ)
-        except HttpLoginError as error:
-            raise UsageError(str(error)) from None
+        self._login = noted_http_login()
         self._timeout_s = timeout_s
         self._cluster_id: str | None = None
 

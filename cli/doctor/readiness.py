@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import ssl
 import time
 import urllib.error
@@ -18,10 +17,11 @@ from http import HTTPStatus
 from bmq.cli.doctor.checks import Health
 from bmq.cli.doctor.clock import ahead_s
 from bmq.cli.health import LOCAL, of_this_machine
+from bmq.cli.secret_notes import noted_http_login
 from bmq.cli.usage import UsageError
 from bmq.core.config import NodeConfig, parse_address
 from bmq.core.http_call import ServerUnreachable
-from bmq.core.http_login import HttpLogin, HttpLoginError, http_login
+from bmq.core.http_login import HttpLogin
 from bmq.core.urls import split_url
 
 HEALTH_BYTES_MAX = 64 << 10
@@ -78,10 +78,7 @@ def servers_of(config: NodeConfig, url: str | None) -> Servers:
     Without a log-in and authorities, a server of the settings may show any certificate, as to ``bmq health``: it has
     the server's public name, and nothing secret is sent.  Raises UsageError if the environment's log-in is wrong.
     """
-    try:
-        login = http_login(os.environ)
-    except HttpLoginError as error:
-        raise UsageError(str(error)) from None
+    login = noted_http_login()
     if url is not None:
         return Servers(url, "https" if config.http_tls else split_url(url).scheme, login)
     host, port = parse_address(config.http, "http")

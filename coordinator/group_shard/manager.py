@@ -110,8 +110,12 @@ class GroupShards(Shards[ActiveGroups]):
         return max(0, self._clock.now_ms() - min(began)) / 1000 if began else 0.0
 
     def offsets(self) -> list[Offsets]:
-        """Return the committed offsets of the loaded shards."""
-        return [serving.state.offsets for serving in self._loaded()]
+        """Return the committed offsets of the loaded shards, for the lag of their groups.
+
+        A shard in doubt is left out, as another process may own it since this process stood still.  The call starts
+        the proof of its ownership.
+        """
+        return [serving.state.offsets for serving in self._loaded() if serving.freshness.ask()]
 
     def _owned_by(self, principal: str) -> int:
         """Return how many groups of the loaded shards count for a principal."""

@@ -10,14 +10,17 @@ A process that stood still (``core.aio.standstill``) needs a proof since then, h
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Awaitable, Callable
 
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.logging.fields import fields
 
 FRESH_S = 3.0
 """A proof is good for this long.  A member must learn within the shortest session, 6 s, that its group has moved."""
+_log = logging.getLogger(__name__)
 
 
 class Freshness:
@@ -71,12 +74,24 @@ class Freshness:
         while self._confirmed_last < wanted:  # twice at most: the question under way is of before this call
             await self._renewed()
 
+    def ask(self) -> bool:
+        """Return whether the shard was proven after the last doubt; if not, start a proof for later calls.
+
+        Nothing waits here.  The result is for numbers that may be some seconds old.
+        """
+        if self._proven_s < self._doubted_s and self._confirmed is None:
+            self._start().add_done_callback(_log_bug)
+        return self._proven_s >= self._doubted_s
+
     async def _renewed(self) -> None:
-        if self._confirmed is None:
-            self._confirmed = asyncio.get_running_loop().create_future()
-            self._confirmed.add_done_callback(_retrieve)
-            self._confirming = asyncio.get_running_loop().create_task(self._ask(self._confirmed))
-        await asyncio.shield(self._confirmed)
+        await asyncio.shield(self._confirmed or self._start())
+
+    def _start(self) -> asyncio.Future[None]:
+        """Begin a question to the log; return the future of its result."""
+        self._confirmed = confirmed = asyncio.get_running_loop().create_future()
+        confirmed.add_done_callback(_retrieve)
+        self._confirming = asyncio.get_running_loop().create_task(self._ask(confirmed))
+        return confirmed
 
     def close(self) -> None:
         """End ``renew`` calls that wait with NOT_COORDINATOR: the shard is closed in this process."""
@@ -121,3 +136,10 @@ def _retrieve(confirmed: asyncio.Future[None]) -> None:
     """Mark the exception as retrieved: the requests that waited for it may have been cancelled."""
     if not confirmed.cancelled():
         confirmed.exception()
+
+
+def _log_bug(confirmed: asyncio.Future[None]) -> None:
+    """Log the exception of a proof for which no request may wait."""
+    error = None if confirmed.cancelled() else confirmed.exception()
+    if error is not None and not isinstance(error, RequestError):
+        _log.error("the proof of a shard's ownership failed", exc_info=error, extra=fields(error=error))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
@@ -92,12 +94,14 @@ class Listener:
             min(LIMIT_BYTES, config.queued_max_request_bytes // 2), metrics, self._close_before_login
         )
         self.connections: dict[ClientConnection, None] = {}  # oldest first
+        # Without a session, oldest first.  An OrderedDict finds its first key at once, after any number of removals.
+        self._newcomers: OrderedDict[ClientConnection, None] = OrderedDict()
         self.shared_buffer = memoryview(bytearray(SHARED_BYTES))
         self.cipher_buffer = memoryview(bytearray(PIECE_BYTES))
         self.now = 0.0  # the loop's time at the last tick
         self.loop: asyncio.AbstractEventLoop
         self._kind = ClientConnection if in_order else UnorderedConnection
-        self._per_host_max = config.max_connections_per_ip if in_order else config.max_connections
+        self._per_host_max = config.max_connections_per_ip if in_order else sys.maxsize
         self._servers: list[asyncio.Server] = []
         self._by_host: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -213,7 +217,10 @@ class Listener:
     # --------------------------------------------------------------------------------------- events of connections
 
     def opened(self, connection: ClientConnection) -> float:
-        """Register a connection, or close it if there are too many.  Return the time of its first activity."""
+        """Register a connection.  Return the time of its first activity.
+
+        If there are too many, close the oldest connection without a session, or the new one if all have sessions.
+        """
         self.loop = asyncio.get_running_loop()
         metrics = self.metrics
         metrics.connections_total += 1
@@ -221,10 +228,10 @@ class Listener:
         of_host = self._by_host.get(connection.host, 0)
         if self._is_stopping:
             refusal = "the server is stopping"
-        elif len(self.connections) >= self.config.max_connections:
-            refusal = f"max.connections ({self.config.max_connections}) is reached"
         elif of_host >= self._per_host_max:
             refusal = f"max.connections.per.ip ({self._per_host_max}) is reached"
+        elif len(self.connections) >= self.config.max_connections and not self._make_room():
+            refusal = f"max.connections ({self.config.max_connections}) is reached"
         else:
             refusal = ""
         self.connections[connection] = None
@@ -245,7 +252,28 @@ class Listener:
         if self._strangers is not None and isinstance(connection, UnorderedConnection):
             connection.be_stranger()
             self._strangers.opened(connection)
+        else:
+            self._newcomers[connection] = None
         return self.now
+
+    def _make_room(self) -> bool:
+        """Close the oldest connection without a session, of any address; return False if there is none.
+
+        Anybody may open connections without a session.  A log-in takes milliseconds, so it is seldom the oldest.
+        """
+        why = f"max.connections ({self.config.max_connections}) is reached, and it is the oldest without a session"
+        if self._strangers is not None:
+            has_closed = self._strangers.close_oldest(why)
+            self.metrics.connections_refused += has_closed
+            return has_closed
+        if not self._newcomers:
+            return False
+        oldest, _ = self._newcomers.popitem(last=False)
+        if not oldest.is_closed:  # else it leaves its place in this turn of the loop
+            self.metrics.connections_refused += 1
+            _log.warning("closing a connection: it has not logged in", extra=fields(**_about(oldest), error=why))
+            oldest.close()
+        return True
 
     def _admit(self, connection: ClientConnection) -> bool:
         """Let a connection wait if too many come; return False if it is closed at once."""
@@ -274,6 +302,7 @@ class Listener:
 
         The wait keeps a client that connects again at once from turning in a circle.
         """
+        self._newcomers.pop(connection, None)
         refusal = self._bounds.admit(connection)
         if not refusal:
             return
@@ -299,6 +328,7 @@ class Listener:
         if connection not in self.connections:
             return
         del self.connections[connection]
+        self._newcomers.pop(connection, None)
         if self._strangers is not None and isinstance(connection, UnorderedConnection):
             self._strangers.lost(connection)
         self.metrics.connections -= 1

@@ -56,11 +56,17 @@ class Strangers:
         loop = asyncio.get_running_loop()
         self._since[connection] = (connection, loop.time())
         if len(self._since) > self._most:
-            self._close(
-                next(iter(self._since.values()))[0], f"more than {self._most} connections have not said who they are"
-            )
+            self.close_oldest(f"more than {self._most} connections have not said who they are")
         if self._timer is None and self._since:
             self._timer = loop.call_later(self._time_s, self._tick)
+
+    def close_oldest(self, why: str) -> bool:
+        """Close the oldest connection, for the reason ``why``; return False if there is none."""
+        oldest = next(iter(self._since.values()), None)
+        if oldest is None:
+            return False
+        self._close(oldest[0], why)
+        return True
 
     def known(self, connection: object) -> None:
         """Take a connection out that has shown what it is asked for.  No effect on one that is not here."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from bmq.core.options import ConfigError, meant
 from bmq.core.security.client_login import Login, login_of
 from bmq.core.security.listener_settings import SASL, TLS
+from bmq.core.security.principal import java_trim
 from bmq.core.security.settings import STORE_TYPES, TLS_VERSIONS
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -79,7 +80,7 @@ class ClientSecuritySettings:
 
     def listed(self, key: str) -> tuple[str, ...]:
         """Return the values of a setting that is a list."""
-        return tuple(each.strip() for each in self.get(key).split(",") if each.strip())
+        return tuple(name for each in self.get(key).split(",") if (name := java_trim(each)))
 
 
 PLAINTEXT = ClientSecuritySettings()
@@ -101,7 +102,7 @@ def security_of_client(given: Mapping[str, str]) -> tuple[ClientSecuritySettings
     Others than those of security are left to the caller.  Raises ConfigError, which shows no secret, if one is unknown
     or wrong.
     """
-    values = {key: value.strip() for key, value in given.items() if is_security(key)}
+    values = {key: java_trim(value) for key, value in given.items() if is_security(key)}
     _refuse(values)
     security = ClientSecuritySettings(values={key: value for key, value in values.items() if key in _TAKEN})
     protocol = security.get("security.protocol", "PLAINTEXT").upper()

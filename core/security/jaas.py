@@ -4,8 +4,9 @@
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="admin" user_alice="se cret";
 
-Words and quoted texts are separated by white space; a quoted text has Java's escapes; ``//`` and ``/* */`` begin
-comments.  Errors name the position and the option, and never quote a value.
+Words and quoted texts are separated by the characters up to U+0020, as by Java's StreamTokenizer: a no-break space is a
+part of a name.  A quoted text has Java's escapes; ``//`` and ``/* */`` begin comments.  Errors name the position and
+the option, and never quote a value.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ FLAGS = ("required", "requisite", "sufficient", "optional")
 TEXT_MAX = 1 << 20
 """Characters of one text at most: some ten thousand users."""
 _TOKEN = re.compile(
-    r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
+    r"""(?P<skip>[\x00-\x20]+|//[^\r\n]*|/\*.*?\*/)
       | (?P<quoted>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
       | (?P<sign>[=;])
-      | (?P<word>[^\s"'=;\#]+)""",
+      | (?P<word>[^\x00-\x20\x7f-\x9f"'=;\#]+)""",
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPE = re.compile(r"\\([0-3]?[0-7]{1,2}|.)", re.DOTALL)

@@ -18,6 +18,7 @@ from bmq.core.config import ConfigError
 from bmq.core.extras import how_to_install
 from bmq.core.security.jaas import JaasError, parse_single_jaas
 from bmq.core.security.kerberos_names import DEFAULT, KerberosNameError, ShortNamer
+from bmq.core.security.principal import java_trim
 from bmq.endpoint.authentication.mechanism import MechanismContext, SaslMechanism
 
 LOGIN_MODULE = "com.sun.security.auth.module.Krb5LoginModule"
@@ -55,7 +56,7 @@ def make_gssapi(context: MechanismContext) -> SaslMechanism:
     except GSSError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{where}sasl.jaas.config: {principal!r} in {keytab}: {reason}") from None
-    rules = [rule.strip() for rule in context.setting(_RULES, DEFAULT).split(",")]
+    rules = [java_trim(rule) for rule in context.setting(_RULES, DEFAULT).split(",")]
     try:
         return GssapiSaslMechanism(credentials, ShortNamer(rules, default_realm))
     except KerberosNameError as error:

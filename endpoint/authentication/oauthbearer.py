@@ -16,6 +16,7 @@ from bmq.core.aio.backoff import Backoff
 from bmq.core.config import ConfigError
 from bmq.core.extras import how_to_install
 from bmq.core.security.jaas import JaasError, parse_single_jaas
+from bmq.core.security.principal import java_trim
 from bmq.endpoint.authentication.mechanism import MechanismContext, SaslMechanism
 
 LOGIN_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
@@ -53,7 +54,7 @@ def make_oauthbearer(context: MechanismContext) -> SaslMechanism:
         )
     except JwksError as error:
         raise ConfigError(f"{where}{_SETTING}jwks.endpoint.url: {error}") from None
-    audiences = (each.strip() for each in context.setting(f"{_SETTING}expected.audience").split(","))
+    audiences = (java_trim(each) for each in context.setting(f"{_SETTING}expected.audience").split(","))
     rules = TokenRules(
         audiences=tuple(each for each in audiences if each),
         issuer=context.setting(f"{_SETTING}expected.issuer") or None,

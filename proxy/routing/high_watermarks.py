@@ -12,7 +12,6 @@ from bmq.core.errors import RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.rpc.messages.broker import HighWatermarksRequest
 from bmq.core.rpc.peers import PeerLost
-from bmq.endpoint.partitions import PartitionView
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.meta.cluster.view import ClusterView
 from bmq.proxy.routing.batched_queries import Asker
@@ -26,15 +25,13 @@ PARALLEL = 8
 
 
 class HighWatermarks:
-    """The lookup of high watermarks, for numbers that an operator sees: even an owner that is being fenced may respond.
+    """The lookup of high watermarks, for numbers that an operator sees.
 
-    ``local`` returns a partition that is open in this process; it is None in a process that is not a broker.  ``asker``
-    sends requests to other processes.
+    ``local`` returns the watermark of a partition of this process, or -1, as another broker's response has it.  It is
+    None in a process that is not a broker.  ``asker`` sends requests to other processes.
     """
 
-    def __init__(
-        self, view: ClusterView, local: Callable[[PartitionKey], PartitionView | None] | None, asker: Asker
-    ) -> None:
+    def __init__(self, view: ClusterView, local: Callable[[PartitionKey], int] | None, asker: Asker) -> None:
         self._view = view
         self._local = local
         self._asker = asker
@@ -43,6 +40,7 @@ class HighWatermarks:
         """Return the high watermarks that are known now.
 
         A partition is missing if it is not open, or if its owner does not respond in time or does not serve the query.
+        It is also missing while its ownership is in doubt after a standstill of the owner.
         """
         found: dict[PartitionKey, int] = {}
         elsewhere: dict[str, list[PartitionKey]] = {}
@@ -53,8 +51,8 @@ class HighWatermarks:
             owner = self._view.owner_of(key)
             if owner != self._view.own:
                 elsewhere.setdefault(owner, []).append(key)
-            elif self._local is not None and (partition := self._local(key)) is not None:
-                found[key] = partition.high_watermark
+            elif self._local is not None and (end := self._local(key)) >= 0:
+                found[key] = end
         limit = asyncio.Semaphore(PARALLEL)
         for answers in await asyncio.gather(*(self._ask(*query, limit) for query in self._queries(elsewhere))):
             found.update(answers)

@@ -51,7 +51,7 @@ class Collected:
         self._sizes_refresh: Refresh | None = None
         self._refreshes: list[Refresh] = []
         if coordinator is not None:
-            local = broker.assigned.open_owner if broker is not None else None
+            local = broker.assigned.proven_watermark if broker is not None else None
             ends = HighWatermarks(joined.view, local, joined.peers)
             self.group_lag = GroupLag(coordinator.coordinator.offsets, catalog, ends.find, config.metrics_groups_max)
             interval_s = config.metrics_group_lag_ms / 1000

@@ -53,10 +53,16 @@ class FileState:
 
 def token_files(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the paths that HADOOP_TOKEN_FILE_LOCATION has.  Raises CannotLogIn for more than 16."""
-    paths = dict.fromkeys(path.strip() for path in environment.get(TOKEN_FILE_LOCATION, "").split(","))
-    paths.pop("", None)
+    paths = token_paths(environment)
     if len(paths) > FILES_MAX:
         raise CannotLogIn(f"{TOKEN_FILE_LOCATION} names {len(paths)} files: at most {FILES_MAX} are read")
+    return paths
+
+
+def token_paths(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the paths that HADOOP_TOKEN_FILE_LOCATION has, however many."""
+    paths = dict.fromkeys(path.strip() for path in environment.get(TOKEN_FILE_LOCATION, "").split(","))
+    paths.pop("", None)
     return tuple(paths)
 
 

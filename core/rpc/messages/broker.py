@@ -205,7 +205,10 @@ class ActiveSegmentRequest(InternalRequest[ActiveSegmentResponse]):
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarksResponse(InternalResponse):
-    """A number for each partition, in the order of the request: its high watermark, or -1 if it is not open here."""
+    """A number for each partition, in the order of the request: its high watermark.
+
+    -1 stands for a partition that is not open here, or whose owner has stood still and not proven its ownership since.
+    """
 
     watermarks: Int64s = ()
 

@@ -164,6 +164,15 @@ class Node:
         self.fs.crash()
         self.kv.crash()
 
+    def stand_still(self, seconds: float) -> None:
+        """Let this node find that its process has stood still for so long."""
+        loop: Any = asyncio.get_running_loop()
+        standstill = self.broker.context.standstill
+        standstill.start()
+        loop.clock.now += seconds
+        standstill.look()
+        standstill.stop()
+
     def caller(self, name: str) -> Caller:
         """Return the one connection from process ``name``."""
         if name not in self._callers:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bmq.broker.partition_queries import ANSWERED_A_TURN
+from bmq.core.aio.standstill import GIVEN_UP_S
 from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
@@ -360,6 +361,23 @@ async def test_high_watermarks_of_many_partitions_at_once_and_none_is_opened_for
         request = HighWatermarksRequest(tuple((key.topic_id, key.partition) for key in reversed(keys)))
         found = await Caller(c["a"]).ask(request)
         assert found == HighWatermarksResponse(ErrorCode.NONE, (-1, 2, 0))
+
+
+async def test_a_high_watermark_is_unknown_while_the_ownership_is_in_doubt() -> None:
+    async with cluster() as c:
+        c.topic(1)
+        (key,) = c.keys()
+        c.give("a", key)
+        await c.write("a", key, batch())
+        owner = c["a"].assigned.open_owner(key)
+        assert owner is not None
+        request = HighWatermarksRequest(((key.topic_id, 0),))
+        c["a"].stand_still(GIVEN_UP_S)
+        c["a"].kv.crash()
+        for _ in range(2):
+            assert (await Caller(c["a"]).ask(request)).watermarks == (-1,), "another broker may have taken it over"
+            await asyncio.sleep(30)
+        assert owner.high_watermark == 1
 
 
 async def test_open_files_are_reported_and_the_share_is_taken() -> None:

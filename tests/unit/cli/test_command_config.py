@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,29 @@ def test_a_secret_that_others_may_read_is_noted(tmp_path: Path) -> None:
     _, notes = read_command_config(path)
     assert notes == [f"it holds a secret, and others may read it (mode 0640): chmod 600 {path}"]
     assert read_command_config(written(tmp_path, "security.protocol=SSL\n", mode=0o644))[1] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "security.protocol=SSL\nssl.keystore.location={path}\n",
+        "security.protocol=SASL_SSL\nsasl.kerberos.service.name=kafka\nsasl.jaas.config="
+        'com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true keyTab="{path}";\n',
+        "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\nsasl.oauthbearer.token.endpoint.url=file://{path}\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;\n",
+    ],
+)
+def test_a_named_file_with_a_secret_that_all_may_read_is_noted(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        named = Path(folder) / "secret"
+        named.write_text("x")
+        for mode, notes in (
+            (0o640, []),
+            (0o644, [f"every user of this machine may read {named}, which holds a secret: chmod o-r {named}"]),
+        ):
+            named.chmod(mode)
+            assert read_command_config(written(Path(folder), text.format(path=named)))[1] == notes
 
 
 def test_unknown_settings_are_ignored_with_a_note(tmp_path: Path) -> None:

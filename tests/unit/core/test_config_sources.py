@@ -153,6 +153,10 @@ def test_variables_of_other_programs_are_not_refused() -> None:
         "BMQ_STORAGE_SHARED_MODE",
         "BMQ_HTTP_HOSTS",
         "BMQ_HDFS_KEYTAB",
+        "BMQ_ROOT",
+        "BMQ_META",
+        "BMQ_META_USER",
+        "BMQ_HADOOP_CONF_DIR",
     ],
 )
 def test_an_empty_variable_does_not_open_what_the_file_closes(name: str, value: str) -> None:
@@ -166,6 +170,10 @@ def test_an_empty_variable_does_not_open_what_the_file_closes(name: str, value: 
     [
         "authorizer.class.name",
         "audit_log",
+        "root",
+        "meta",
+        "meta_user",
+        "hadoop_conf_dir",
         "internal.secret.file",
         "http_authentication",
         "listener.name.plaintext.ssl.client.auth",

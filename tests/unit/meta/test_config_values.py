@@ -107,6 +107,8 @@ def test_a_value_is_written_as_kafka_writes_it(value: object, text: str) -> None
 def test_a_list_has_no_blanks_around_its_elements() -> None:
     assert parse_list(" a ,b , ") == ["a", "b", ""]
     assert parse_list(" ") == []
+    assert parse_list("a\xa0,\x1f b\0") == ["a\xa0", "b"], "as Java trims"
+    assert key(ConfigType.STRING).canonical("\tbmq\u2003 ") == "bmq\u2003"
 
 
 # ------------------------------------------------------------------------------------------------------------ layers

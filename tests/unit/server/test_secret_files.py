@@ -55,6 +55,26 @@ def test_secrets_that_all_may_read_are_named_once(public: Path) -> None:
     )
 
 
+def test_keytabs_and_files_of_tokens_and_tickets_are_named(public: Path) -> None:
+    names = ("hdfs.keytab", "kafka.keytab", "quoted.keytab", "token", "ticket")
+    opened = {name: made(public, name, 0o644) for name in names}
+    closed = made(public, "closed", 0o600)
+    module = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true"
+    listener = "listener.name.plaintext.gssapi.sasl.jaas.config"
+    environment = {
+        "BMQ_LISTENER_NAME_PLAINTEXT_GSSAPI_SASL_JAAS_CONFIG": f'{module} keyTab="file:{opened["kafka.keytab"]}";',
+        "HADOOP_TOKEN_FILE_LOCATION": f"{closed}, {opened['token']}",
+        "KRB5CCNAME": f"FILE:{opened['ticket']}",
+    }
+    config = load(file={"hdfs_keytab": opened["hdfs.keytab"]}, environment=environment, flags={})
+    expected = [opened[name] for name in ("hdfs.keytab", "kafka.keytab", "token", "ticket")]
+    assert readable_by_all({}, "", environment, config) == expected
+    jaas = {listener: f"{module} keyTab='{opened['quoted.keytab']}';"}
+    assert readable_by_all({}, "", {}, load(file=jaas, environment={}, flags={})) == [opened["quoted.keytab"]]
+    unread = load(file={listener: "?"}, environment={}, flags={})
+    assert readable_by_all({}, "", {"KRB5CCNAME": "KCM:1000"}, unread) == []
+
+
 def test_a_file_in_a_folder_that_others_may_not_enter_is_closed(public: Path) -> None:
     name = made(public, "inner/secret", 0o644)
     file = {"internal.secret.file": name}

@@ -111,6 +111,41 @@ async def test_a_membership_that_goes_on_settles_a_short_doubt(seconds: float, p
     owned.standstill.stop()
 
 
+async def test_a_caller_that_does_not_wait_starts_one_proof_for_those_after_it() -> None:
+    owned, assurance = assured()
+    assert assurance.ask()
+    owned.stand_still(GIVEN_UP_S)
+    assert [assurance.ask() for _ in range(100)] == [False] * 100
+    await asyncio.sleep(1)
+    assert [assurance.ask() for _ in range(100)] == [True] * 100
+    assert owned.proofs == 1
+    owned.standstill.stop()
+
+
+async def test_a_caller_that_does_not_wait_gets_nothing_until_a_proof_has_succeeded() -> None:
+    owned, assurance = assured()
+    owned.stand_still(GIVEN_UP_S)
+    owned.outcome = KvUnavailable("away")
+    for _ in range(3):
+        assert not assurance.ask()
+        await asyncio.sleep(15)
+    assert owned.proofs == 3, "one for each call, and none between them"
+    owned.outcome = None
+    assert not assurance.ask()
+    await assurance.renew()
+    assert assurance.ask()
+    assert owned.proofs == 4, "a caller that waits shares the proof"
+    owned.standstill.stop()
+
+
+async def test_a_standstill_that_nobody_has_looked_for_is_a_doubt() -> None:
+    owned, assurance = assured()
+    loop: Any = asyncio.get_running_loop()
+    loop.clock.now += GIVEN_UP_S
+    assert not assurance.ask()
+    owned.standstill.stop()
+
+
 async def test_a_partition_that_ends_meanwhile_refuses_the_answers_that_wait() -> None:
     owned, assurance = assured()
     owned.stand_still(GIVEN_UP_S)

@@ -68,6 +68,36 @@ async def test_after_a_doubt_the_ownership_is_confirmed_before_the_next_response
             assert world.log.confirmations == turn + 1
 
 
+async def test_offsets_for_the_lag_are_left_out_from_a_doubt_to_the_next_proof() -> None:
+    async with running(World()) as world:
+        assert await world.commit("g", 5) == 0
+        (offsets,) = world.coordinator.offsets()
+        world.coordinator.doubt()
+        world.log.stalled = asyncio.Event()
+        for _ in range(3):
+            assert world.coordinator.offsets() == []
+            await asyncio.sleep(15)
+        world.log.stalled.set()
+        await asyncio.sleep(1)
+        assert [world.coordinator.offsets() for _ in range(100)] == [[offsets]] * 100
+        await asyncio.sleep(FRESH_S + 0.1)
+        assert world.coordinator.offsets() == [offsets], "without a doubt no proof is asked for"
+        assert world.log.confirmations == 1, "the three calls in doubt share a proof"
+
+
+async def test_a_bug_in_a_proof_that_nobody_waits_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def confirm() -> None:
+        raise ValueError("a bug")
+
+    freshness = Freshness(LoopClock(), confirm)
+    assert freshness.ask()
+    freshness.doubt()
+    assert not freshness.ask()
+    await asyncio.sleep(0.01)
+    assert [record.message for record in caplog.records] == ["the proof of a shard's ownership failed"]
+    freshness.close()
+
+
 async def test_a_confirmation_that_began_before_a_doubt_confirms_nothing() -> None:
     async with running(World()) as world:
         assert await world.commit("g", 5) == 0

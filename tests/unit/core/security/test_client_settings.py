@@ -40,6 +40,18 @@ def test_without_settings_a_client_speaks_plaintext() -> None:
     assert security_of_client({"client.id": "x"}) == (PLAINTEXT, ())
 
 
+def test_values_are_trimmed_as_java_trims() -> None:
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="p\xa0";'
+    given = {
+        "security.protocol": " SASL_SSL\t", "sasl.mechanism": "PLAIN\0", "sasl.jaas.config": f"{jaas} ",
+        "ssl.key.password": " p\u2003", "ssl.cipher.suites": " A ,\xa0B, ,",
+    }  # fmt: skip
+    security, _ = security_of_client(given)
+    assert security.login is not None
+    assert (security.protocol, security.login.password) == ("SASL_SSL", "p\xa0")
+    assert (security.get("ssl.key.password"), security.listed("ssl.cipher.suites")) == ("p\u2003", ("A", "\xa0B"))
+
+
 def test_settings_of_java_alone_have_no_effect_and_are_named() -> None:
     security, unused = security_of_client({"security.protocol": "ssl", "ssl.protocol": "TLSv1.3", "acks": "all"})
     assert (security.protocol, unused) == ("SSL", ("ssl.protocol",))

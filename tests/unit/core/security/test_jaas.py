@@ -24,6 +24,10 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
         (f'{PLAIN} required a="\\"\\\\\\t\\101";', {"a": '"\\\tA'}),
         (f'{PLAIN} required a="";', {"a": ""}),
         (f"{PLAIN} required refresh_file=/etc/x.keytab;", {"refresh_file": "/etc/x.keytab"}),
+        (f'{PLAIN} required user_admin\xa0="p";', {"user_admin\xa0": "p"}),
+        (f"{PLAIN} required\x1fa=1\0b=2\x1c;", {"a": "1", "b": "2"}),
+        (f"{PLAIN} required // who\ra=1;", {"a": "1"}),
+        (f"{PLAIN} required a=\u2003b\u3000;", {"a": "\u2003b\u3000"}),
     ],
 )  # fmt: skip
 def test_options_are_read_as_kafka_reads_them(text: str, options: dict[str, str]) -> None:
@@ -57,6 +61,7 @@ def test_several_modules_follow_each_other() -> None:
         ("a.B required =hunter2;", "character 14"),
         ('a.B required password="hunter2;', "quoted text without its end at character 23"),
         ('a.B required x="hunter2" x="hunter2";', "twice, again at character 26"),
+        ('a.B required x\x85="hunter2";', "unexpected character at character 15"),
         ('a.B required x="hunter2"; #', "unexpected character at character 27"),
         ("a.B required " + "x" * (1 << 20), "more than"),
     ],

@@ -91,13 +91,13 @@ class SlowServer:
 class World:
     """A listener with a gate, and clients that speak Kafka's protocol."""
 
-    def __init__(self, reauth_ms: int = 0, bounds: ConnectionBounds = NO_BOUNDS) -> None:
+    def __init__(self, reauth_ms: int = 0, bounds: ConnectionBounds = NO_BOUNDS, **config: Any) -> None:
         self.metrics = Metrics()
         self.audit = HeldAudit()
         self.slow = Slow()
         self.principals: list[str] = []
         inner = endpoint(self._beat)
-        self.listener = Listener(inner, NodeConfig(), self.metrics, bounds=bounds, audit=self.audit)
+        self.listener = Listener(inner, NodeConfig(**config), self.metrics, bounds=bounds, audit=self.audit)
         self.gate = AuthenticationGate(
             inner,
             GateSettings(
@@ -245,6 +245,27 @@ async def test_a_re_authentication_counts_no_connection() -> None:
     assert client.beats()
     assert world.metrics.user_connections_refused == 0
     client.peer.leave()
+
+
+async def test_a_client_logs_in_while_strangers_hold_all_connections() -> None:
+    world = World(max_connections=5)
+    kept, strangers = world.client(), [world.client() for _ in range(4)]
+    kept.handshake()
+    assert kept.token(ALICE).error_code == ErrorCode.NONE
+    for _ in range(3):
+        client = world.client()
+        client.handshake()
+        strangers += [world.client() for _ in range(3)]
+        assert client.token(b"\0carol\0secret").error_code == ErrorCode.NONE, "younger than the fourth connection"
+        assert client.beats()
+        await turn()
+        client.peer.leave()
+    assert kept.beats(), "its session keeps its place"
+    assert sum(not each.peer.is_gone for each in strangers) == len(world.listener.connections) - 1
+    assert world.metrics.connections_refused == len(strangers) - sum(not each.peer.is_gone for each in strangers)
+    world.listener.close()
+    await turn()
+    assert not world.listener._newcomers
 
 
 async def test_raw_tokens_follow_an_old_handshake() -> None:

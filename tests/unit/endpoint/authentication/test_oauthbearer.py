@@ -46,13 +46,13 @@ def context(settings: Mapping[str, str]) -> MechanismContext:
 
 
 @asynccontextmanager
-async def listening(path: Path) -> AsyncIterator[SaslMechanism]:
+async def listening(path: Path, audience: str = AUDIENCE) -> AsyncIterator[SaslMechanism]:
     """Yield the mechanism of a listener whose issuer's keys are in a file."""
     mechanism = make_oauthbearer(
         context(
             {
                 URL: path.as_uri(),
-                "sasl.oauthbearer.expected.audience": f"other, {AUDIENCE}",
+                "sasl.oauthbearer.expected.audience": f"other, {audience}",
                 "sasl.oauthbearer.expected.issuer": ISSUER,
             }
         )
@@ -90,6 +90,12 @@ async def test_a_token_authenticates_until_it_expires(keys: Path) -> None:
             found = await evaluate(mechanism.create_server(CONTEXT), first(token(), acts_as))
             assert isinstance(found, Authenticated)
             assert found == Authenticated(user("alice"), expires_at_ms=(NOW + 3600) * 1000)
+
+
+async def test_the_audiences_of_the_settings_are_trimmed_as_java_trims(keys: Path) -> None:
+    for audience, outcome in ((f" {AUDIENCE}\x1f", Authenticated), (f"{AUDIENCE}\xa0", Challenge)):
+        async with listening(keys, audience) as mechanism:
+            assert isinstance(await evaluate(mechanism.create_server(CONTEXT), first(token())), outcome)
 
 
 @pytest.mark.slow

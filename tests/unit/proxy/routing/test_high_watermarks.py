@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+from bmq.core.aio.standstill import GIVEN_UP_S
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.messages.broker import HighWatermarksRequest
 from bmq.proxy.routing import high_watermarks
@@ -13,7 +15,7 @@ from tests.unit.broker.world import batch
 
 
 def finder(c: Cluster, name: str = "a") -> HighWatermarks:
-    return HighWatermarks(c[name].view, c[name].assigned.open_owner, c[name].wire)
+    return HighWatermarks(c[name].view, c[name].assigned.proven_watermark, c[name].wire)
 
 
 async def written(c: Cluster) -> list[Any]:
@@ -74,3 +76,14 @@ async def test_a_process_that_is_not_a_broker_asks_for_all_partitions() -> None:
         keys = await written(c)
         elsewhere = HighWatermarks(c["a"].view, None, c["a"].wire)
         assert await elsewhere.find(keys) == {key: key.partition for key in keys if key not in keys[0::3]}
+
+
+async def test_an_owner_in_doubt_is_left_out_until_it_has_proven_that_it_is_the_owner() -> None:
+    """The local owner and one that is asked: each may have stood still while another broker took the partition over."""
+    async with cluster("a", "b", "c") as c:
+        keys = await written(c)
+        for name, of in (("a", keys[0::3]), ("b", keys[1::3])):
+            c[name].stand_still(GIVEN_UP_S)
+            assert await finder(c).find(keys) == {key: key.partition for key in keys if key not in of}
+            await asyncio.sleep(1)
+            assert await finder(c).find(keys) == {key: key.partition for key in keys}
