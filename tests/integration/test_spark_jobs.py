@@ -260,6 +260,33 @@ def test_json_values_are_one_document_and_what_is_not_read_is_counted(
     assert (state.rows, state.corrupt, state.unknown) == (8, 4, 2)
 
 
+def test_json_fields_say_what_is_read_or_are_corrupt(tmp_path: Path) -> None:
+    """Keep what Spark's parser would round, cut, complete or overflow, and give it all that fits."""
+    schema = "b tinyint, d decimal(5,2), f float, g double, s string, day date, t timestamp, m map<string,bigint>"
+    names = ["b", "d", "f", "g", "s", "day", "t", "m"]
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    good: dict[bytes, tuple[str, Any]] = {
+        b'{"d": 1.230}': ("d", Decimal("1.23")),
+        b'{"g": Infinity}': ("g", float("inf")),
+        b'{"s": 1.5}': ("s", "1.5"),
+        b'{"s": "\\ud83d\\ude00"}': ("s", "\N{GRINNING FACE}"),
+        b'{"day": "2026-01-01"}': ("day", day.date()),
+        b'{"day": "9999-12-31"}': ("day", datetime(9999, 12, 31, tzinfo=UTC).date()),
+        b'{"t": "2026-01-01T00:00:00.123456789Z"}': ("t", day.replace(microsecond=123456)),
+        b'{"t": 1767225600}': ("t", day),
+    }
+    corrupt = [
+        b'{"b": 1, "b": 2}', b'{"m": {"x": 1, "x": 2}}', b'{"b": 128}', b'{"d": 1.23456}', b'{"d": "1,23"}',
+        b'{"d": 1e999999999}', b'{"f": 1e39}', b'{"g": 1e999}', b'{"s": 0.1234567890123456789}', b'{"s": "\\ud83d"}',
+        b'{"day": "2026-01-01 garbage"}', b'{"day": "20260101"}', b'{"t": "10:20"}', b'{"t": 1767225600000}',
+    ]  # fmt: skip
+    root = stored(tmp_path / "root", [*good, *corrupt])
+    rows = to_parquet(tmp_path, root, "--format", "json", "--schema", schema)
+    nothing = dict.fromkeys(names)
+    assert [row["value"] for row in rows] == [{**nothing, name: each} for name, each in good.values()] + [None] * 14
+    assert [row["_corrupt"] for row in rows] == [None] * len(good) + corrupt
+
+
 def test_failfast_commits_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = stored(tmp_path / "root", [b'{"id": 1}', b"{"])
     command = ["job", "to_parquet", "--master", "local[2]", "--root", root, "--topic", "orders"]
