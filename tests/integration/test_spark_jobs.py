@@ -26,12 +26,13 @@ from typing import Any
 
 import fastavro
 import hdfs_native
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
 from bmq.cli.main import main
 from bmq.core.records.batch import Record, build_batch, build_gap
@@ -285,6 +286,39 @@ def test_json_fields_say_what_is_read_or_are_corrupt(tmp_path: Path) -> None:
     nothing = dict.fromkeys(names)
     assert [row["value"] for row in rows] == [{**nothing, name: each} for name, each in good.values()] + [None] * 14
     assert [row["_corrupt"] for row in rows] == [None] * len(good) + corrupt
+
+
+def test_records_of_times_without_a_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Put records of times that no date names into the folder of nulls: pyarrow reads the table."""
+    first, last = -62_135_596_800_000, 253_402_300_799_999
+    times = [START_MS, first - 1, first, last, last + 1, START_MS * 1000]
+
+    async def write() -> None:
+        fs = LocalFileSystem(tmp_path / "root", "test")
+        store = await Store(fs, "orders", uuid.uuid4()).create(1)
+        await store.segment([batch(offset, b"v", timestamp=time) for offset, time in enumerate(times)])
+        await fs.close()
+
+    asyncio.run(write())
+    root, table = (tmp_path / "root").as_uri(), tmp_path / "table"
+    command = ["job", "to_parquet", "--master", "local[2]", "--root", root, "--topic", "orders", "--table", str(table)]
+    assert main([*command, "--by", "hour"]) == 0
+    folders = sorted(path.relative_to(table).as_posix() for path in table.glob("date=*/hour=*"))
+    nowhere = "__HIVE_DEFAULT_PARTITION__"
+    assert folders == [
+        "date=0001-01-01/hour=00", "date=2023-11-14/hour=22", "date=9999-12-31/hour=23",
+        f"date={nowhere}/hour={nowhere}",
+    ]  # fmt: skip
+    kinds = dataset.partitioning(pa.schema([("date", pa.date32()), ("hour", pa.int32())]), flavor="hive")
+    found = parquet.read_table(table, partitioning=kinds, columns=["offset", "timestamp", "date", "hour"])
+    micros = found["timestamp"].cast(pa.int64()).to_pylist()
+    assert sorted(zip(found["offset"].to_pylist(), micros, strict=True)) == [(i, t * 1000) for i, t in enumerate(times)]
+    assert {row["offset"] for row in found.drop_columns(["timestamp"]).to_pylist() if row["date"] is None} == {1, 4, 5}
+    status, rows = audit(root, tmp_path / "audit.json", "--picture", str(tmp_path / "audit.png"))
+    assert (status, capsys.readouterr().out.count("every offset is accounted for")) == (0, 1)
+    assert {row["hour"]: row["records"] for row in rows} == {
+        None: 4, "2023-11-14T22:00:00+00:00": 1, "9999-12-31T23:00:00+00:00": 1,
+    }  # fmt: skip
 
 
 def test_failfast_commits_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
