@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bmq.spark.jobs import JobError
-from bmq.spark.jobs.ranges import as_options, plan
+from bmq.spark.jobs.ranges import as_options, plan, with_empty
 from bmq.spark.jobs.session import add_root, check_machine, main_of, start_session
 from bmq.spark.jobs.topic import PLACE, SourceTopic, read_topic
 
@@ -135,7 +135,7 @@ def _whole_report(spark: SparkSession, arguments: Namespace, topic: SourceTopic)
         removed = [
             f"partition {partition} up to {bounds.log_start}"
             for partition, bounds in after.bounds.items()
-            if partition in report.ranges and report.ranges[partition][0] < bounds.log_start
+            if partition in report.ranges and _is_removed(report.ranges[partition], bounds.log_start)
         ]
         if not removed:
             return report
@@ -145,6 +145,12 @@ def _whole_report(spark: SparkSession, arguments: Namespace, topic: SourceTopic)
         f"records of {topic.name} were removed {ATTEMPTS_MAX} times while they were audited: begin --from a place that"
         " retention does not come to meanwhile"
     )
+
+
+def _is_removed(counted: tuple[int, int], log_start: int) -> bool:
+    """Return whether the log has lost a part of the range that was counted; an empty range has nothing to lose."""
+    start, end = counted
+    return start < min(end, log_start)
 
 
 def _counted(spark: SparkSession, arguments: Namespace, topic: SourceTopic) -> AuditReport:
@@ -160,7 +166,8 @@ def _counted(spark: SparkSession, arguments: Namespace, topic: SourceTopic) -> A
     }
     audit = Audit(spark, options, ranges)
     try:
-        return AuditReport(topic.name, ranges, audit.cells(same_content=arguments.same_content), audit.gaps())
+        cells = audit.cells(same_content=arguments.same_content)
+        return AuditReport(topic.name, with_empty(ranges, topic.bounds), cells, audit.gaps())
     finally:
         audit.release()
 

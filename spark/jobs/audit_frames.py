@@ -13,6 +13,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
 from bmq.spark.jobs.audit_report import COUNTS, Gap
+from bmq.spark.jobs.time_range import LAST_S
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +44,7 @@ class Audit:
 
     def cells(self, *, same_content: bool) -> pa.Table:
         """Return a row for each partition and hour, with the columns of ``audit_report.COUNTS``."""
-        hour = sql.date_trunc("hour", "max_timestamp").alias("hour")
+        hour = _hour("max_timestamp").alias("hour")
         by_header = self._batches.groupBy("partition", hour).agg(
             sql.count(sql.lit(1)).alias("batches"),
             sql.sum("bytes").alias("stored_bytes"),
@@ -125,9 +126,7 @@ class Audit:
 
     def _records(self) -> DataFrame:
         read = self._spark.read.format("bmq").schema(_RECORDS).options(**self._options).load()
-        # A batch whose header has no time, or one below 0, counts for no hour; so do its records.
-        hour = sql.when(sql.unix_millis("timestamp") >= 0, sql.date_trunc("hour", "timestamp"))
-        return read.withColumn("hour", hour)
+        return read.withColumn("hour", _hour("timestamp"))
 
     def _by_record(self) -> DataFrame:
         key, value = sql.octet_length("key"), sql.octet_length("value")
@@ -165,3 +164,8 @@ def _joined(left: DataFrame, right: DataFrame) -> DataFrame:
         "hour": sql.coalesce("hour", "right_hour"),
     }
     return both.withColumns(keys).drop("right_partition", "right_hour")
+
+
+def _hour(time: str) -> Column:
+    """Return the hour of the column; null, as without a time, before 1970 and after the year 9999."""
+    return sql.when(sql.unix_seconds(time).between(0, LAST_S), sql.date_trunc("hour", time))

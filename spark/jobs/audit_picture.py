@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HOUR = timedelta(hours=1)
+_LAST_EDGE = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
+"""The latest time of a picture: neither Python nor matplotlib has a date for the end of the year 9999."""
 COLUMNS_MAX = 2000
 """Columns of the picture; if there are more hours, several share a column."""
 _INK, _RECORDS, _VALUES, _STORED, _FAULT = "#333333", "#33658a", "#86bbd8", "#f6ae2d", "#c1121f"
@@ -76,7 +78,8 @@ class _Grid:
     def edges(self) -> Any:
         """The bounds of the columns, as matplotlib's dates."""
         step = HOUR * self.hours_each
-        times = [self.first + step * column for column in range(self.columns + 1)]
+        room = _LAST_EDGE - self.first
+        times = [self.first + min(step * column, room) for column in range(self.columns + 1)]
         return date2num(times)  # type: ignore[no-untyped-call]
 
     @property

@@ -44,6 +44,7 @@ from pyspark.sql.types import (
 
 from bmq.spark.jobs import JobError
 from bmq.spark.jobs.framed import head_of, message_path
+from bmq.spark.jobs.time_range import FIRST_S, LAST_S
 from bmq.spark.jobs.worker_decoding import Reader
 from bmq.spark.jobs.writer_schemas import WriterSchemas, remembered
 
@@ -254,10 +255,17 @@ def _value(message: Message, field: Any) -> Any:
 def _plain(value: Any, field: FieldDescriptor) -> Any:
     if field.cpp_type == _F.CPPTYPE_MESSAGE:
         if _message(field).full_name == _TIMESTAMP:
-            return value.seconds * 1_000_000 + value.nanos // 1000
+            return _micros(value.seconds, value.nanos)
         return _fields(value)
     if field.cpp_type == _F.CPPTYPE_ENUM:
         assert field.enum_type is not None, f"{field.full_name} is of no enum"
         known = field.enum_type.values_by_number.get(value)
         return str(value) if known is None else known.name
     return value
+
+
+def _micros(seconds: int, nanos: int) -> int:
+    """Return the microseconds of a Timestamp.  Raises ValueError if it is outside of Protobuf's own bounds."""
+    if not (FIRST_S <= seconds <= LAST_S and 0 <= nanos < 1_000_000_000):
+        raise ValueError(f"a Timestamp of {seconds} seconds and {nanos} nanoseconds is outside of the years 1 to 9999")
+    return seconds * 1_000_000 + nanos // 1000

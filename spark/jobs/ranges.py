@@ -62,6 +62,17 @@ def plan(reached: Mapping[int, int], bounds: Mapping[int, SelectedRange], *, off
     return Ranges(wanted, tuple(losses))
 
 
+def with_empty(
+    ranges: Mapping[int, tuple[int, int]], bounds: Mapping[int, SelectedRange]
+) -> dict[int, tuple[int, int]]:
+    """Return ``ranges`` and an empty range for each other partition of ``bounds``, where it would begin."""
+    return {
+        partition: ranges.get(partition, (place, place))
+        for partition, each in sorted(bounds.items())
+        for place in [min(max(each.start, each.log_start), each.log_end)]
+    }
+
+
 def _shared(wanted: Mapping[int, tuple[int, int]], offsets_max: int) -> dict[int, tuple[int, int]]:
     """Divide ``offsets_max`` equally; what a short range leaves goes to the longer ones."""
     left = offsets_max

@@ -20,6 +20,7 @@ from bmq.spark.jobs.merging import choose
 from bmq.spark.jobs.ranges import Ranges, as_options, plan
 from bmq.spark.jobs.session import add_root, check_machine, main_of, start_session
 from bmq.spark.jobs.table import JobRun, RunFenced, Step, read_state
+from bmq.spark.jobs.time_range import FIRST_S, LAST_S
 from bmq.spark.jobs.topic import PLACE, SourceTopic, read_topic
 from bmq.spark.options import size_of
 from bmq.spark.reading.storage_loop import storage_loop
@@ -223,9 +224,11 @@ class _Job:
 
         seen = Observation()
         records = self._read(topic, ranges, values.SOURCE)
-        folders = [sql.to_date("timestamp").alias("date")]
+        # Nulls go to the folder that Hive, Spark and pyarrow know for them.
+        has_date = sql.unix_seconds("timestamp").between(FIRST_S, LAST_S)
+        folders = [sql.when(has_date, sql.to_date("timestamp")).alias("date")]
         if self._arguments.by == "hour":
-            folders.append(sql.date_format("timestamp", "HH").alias("hour"))
+            folders.append(sql.when(has_date, sql.date_format("timestamp", "HH")).alias("hour"))
         rows = values.parse(records, seen).select("*", *folders)
         staging = self._write(run, rows, ["date", "hour"][: len(folders)])
         files = tuple(self._io.run(run.staged(staging)))

@@ -124,7 +124,9 @@ class Values:
         body = _body() if self._framing == "confluent" else sql.col("value")
         check = sql.udf(json_check(self._schema), "int", useArrow=True)
         parsed = records.withColumn("verdict", check(body))
-        parsed = parsed.withColumn("parsed", sql.from_json(body.cast("string"), schema, options))
+        # Spark's parser never gets a corrupt value: it would write out a decimal's billion digits to round them.
+        sound = sql.when(sql.col("verdict") != CORRUPT_VALUE, body)
+        parsed = parsed.withColumn("parsed", sql.from_json(sound.cast("string"), schema, options))
         is_corrupt = sql.col("value").isNotNull() & (
             sql.col("parsed").isNull()
             | sql.col(f"parsed.{_INNER_CORRUPT}").isNotNull()

@@ -26,12 +26,13 @@ from typing import Any
 
 import fastavro
 import hdfs_native
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
 from bmq.cli.main import main
 from bmq.core.records.batch import Record, build_batch, build_gap
@@ -258,6 +259,66 @@ def test_json_values_are_one_document_and_what_is_not_read_is_counted(
     assert f"committed 8 records of 8 offsets, 1 files{says}" in capfd.readouterr().err
     state = storage_loop().run(read_state(LocalFileSystem(tmp_path / "table", "test")))
     assert (state.rows, state.corrupt, state.unknown) == (8, 4, 2)
+
+
+def test_json_fields_say_what_is_read_or_are_corrupt(tmp_path: Path) -> None:
+    """Keep what Spark's parser would round, cut, complete or overflow, and give it all that fits."""
+    schema = "b tinyint, d decimal(5,2), f float, g double, s string, day date, t timestamp, m map<string,bigint>"
+    names = ["b", "d", "f", "g", "s", "day", "t", "m"]
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    good: dict[bytes, tuple[str, Any]] = {
+        b'{"d": 1.230}': ("d", Decimal("1.23")),
+        b'{"g": Infinity}': ("g", float("inf")),
+        b'{"s": 1.5}': ("s", "1.5"),
+        b'{"s": "\\ud83d\\ude00"}': ("s", "\N{GRINNING FACE}"),
+        b'{"day": "2026-01-01"}': ("day", day.date()),
+        b'{"day": "9999-12-31"}': ("day", datetime(9999, 12, 31, tzinfo=UTC).date()),
+        b'{"t": "2026-01-01T00:00:00.123456789Z"}': ("t", day.replace(microsecond=123456)),
+        b'{"t": 1767225600}': ("t", day),
+    }
+    corrupt = [
+        b'{"b": 1, "b": 2}', b'{"m": {"x": 1, "x": 2}}', b'{"b": 128}', b'{"d": 1.23456}', b'{"d": "1,23"}',
+        b'{"d": 1e999999999}', b'{"f": 1e39}', b'{"g": 1e999}', b'{"s": 0.1234567890123456789}', b'{"s": "\\ud83d"}',
+        b'{"day": "2026-01-01 garbage"}', b'{"day": "20260101"}', b'{"t": "10:20"}', b'{"t": 1767225600000}',
+    ]  # fmt: skip
+    root = stored(tmp_path / "root", [*good, *corrupt])
+    rows = to_parquet(tmp_path, root, "--format", "json", "--schema", schema)
+    nothing = dict.fromkeys(names)
+    assert [row["value"] for row in rows] == [{**nothing, name: each} for name, each in good.values()] + [None] * 14
+    assert [row["_corrupt"] for row in rows] == [None] * len(good) + corrupt
+
+
+def test_records_of_times_without_a_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Put records of times that no date names into the folder of nulls: pyarrow reads the table."""
+    first, last = -62_135_596_800_000, 253_402_300_799_999
+    times = [START_MS, first - 1, first, last, last + 1, START_MS * 1000]
+
+    async def write() -> None:
+        fs = LocalFileSystem(tmp_path / "root", "test")
+        store = await Store(fs, "orders", uuid.uuid4()).create(1)
+        await store.segment([batch(offset, b"v", timestamp=time) for offset, time in enumerate(times)])
+        await fs.close()
+
+    asyncio.run(write())
+    root, table = (tmp_path / "root").as_uri(), tmp_path / "table"
+    command = ["job", "to_parquet", "--master", "local[2]", "--root", root, "--topic", "orders", "--table", str(table)]
+    assert main([*command, "--by", "hour"]) == 0
+    folders = sorted(path.relative_to(table).as_posix() for path in table.glob("date=*/hour=*"))
+    nowhere = "__HIVE_DEFAULT_PARTITION__"
+    assert folders == [
+        "date=0001-01-01/hour=00", "date=2023-11-14/hour=22", "date=9999-12-31/hour=23",
+        f"date={nowhere}/hour={nowhere}",
+    ]  # fmt: skip
+    kinds = dataset.partitioning(pa.schema([("date", pa.date32()), ("hour", pa.int32())]), flavor="hive")
+    found = parquet.read_table(table, partitioning=kinds, columns=["offset", "timestamp", "date", "hour"])
+    micros = found["timestamp"].cast(pa.int64()).to_pylist()
+    assert sorted(zip(found["offset"].to_pylist(), micros, strict=True)) == [(i, t * 1000) for i, t in enumerate(times)]
+    assert {row["offset"] for row in found.drop_columns(["timestamp"]).to_pylist() if row["date"] is None} == {1, 4, 5}
+    status, rows = audit(root, tmp_path / "audit.json", "--picture", str(tmp_path / "audit.png"))
+    assert (status, capsys.readouterr().out.count("every offset is accounted for")) == (0, 1)
+    assert {row["hour"]: row["records"] for row in rows} == {
+        None: 4, "2023-11-14T22:00:00+00:00": 1, "9999-12-31T23:00:00+00:00": 1,
+    }  # fmt: skip
 
 
 def test_failfast_commits_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.spark.jobs import JobError, audit
-from bmq.spark.jobs.ranges import SelectedRange, plan
+from bmq.spark.jobs import JobError, audit, audit_frames, audit_picture
+from bmq.spark.jobs.ranges import SelectedRange, plan, with_empty
 from bmq.spark.jobs.topic import SourceTopic
+from tests.unit.spark.jobs.audit_cells import cells
 
 TOPIC_ID = str(uuid.UUID(int=7))
 
@@ -22,6 +23,23 @@ class Counted:
     """A report, as far as it matters here."""
 
     ranges: dict[int, tuple[int, int]]
+
+
+class NothingCounted:
+    """An audit that found neither batches nor records."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def cells(self, *, same_content: bool) -> Any:
+        assert not same_content
+        return cells()
+
+    def gaps(self) -> tuple[()]:
+        return ()
+
+    def release(self) -> None:
+        pass
 
 
 def topic(*starts: int, topic_id: str = TOPIC_ID) -> SourceTopic:
@@ -39,7 +57,7 @@ def audited(monkeypatch: pytest.MonkeyPatch, looks: Sequence[SourceTopic]) -> tu
 
     def count(_: object, __: Namespace, of: SourceTopic) -> Counted:
         counted.append(of)
-        return Counted(dict(plan({}, of.bounds).by_partition))
+        return Counted(with_empty(plan({}, of.bounds).by_partition, of.bounds))
 
     monkeypatch.setattr(audit, "_counted", count)
     monkeypatch.setattr(audit, "_read_topic", lambda _: next(coming))
@@ -55,6 +73,18 @@ def test_it_counts_again_what_is_left(monkeypatch: pytest.MonkeyPatch, caplog: p
     report, count = audited(monkeypatch, [topic(0, 10), topic(0, 30), topic(0, 30)])
     assert (report.ranges, count) == ({0: (0, 100), 1: (30, 100)}, 2)
     assert "partition 1 up to 30 was removed" in caplog.text
+
+
+def test_a_partition_that_was_empty_has_nothing_to_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, count = audited(monkeypatch, [topic(100), topic(120), topic(120)])
+    assert (report.ranges, count) == ({0: (100, 100)}, 1)
+
+
+def test_the_report_of_an_empty_topic_has_its_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_frames, "Audit", NothingCounted)
+    report = audit._counted(cast(Any, None), Namespace(root="memory:", same_content=False), topic(100, 100, 100))
+    assert (report.ranges, report.faults) == ({0: (100, 100), 1: (100, 100), 2: (100, 100)}, [])
+    assert audit_picture._title(report) == "orders: 0 records in 3 partitions, every offset accounted for"
 
 
 def test_it_gives_up_when_retention_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 
+import fastavro
 import pytest
 from pyspark.sql.types import StructType
 
 from bmq.spark.jobs import JobError
-from bmq.spark.jobs.avro_values import avro_schema
+from bmq.spark.jobs.avro_values import AvroReader, avro_schema
 
 
 def type_of(schema: StructType | str) -> str:
@@ -47,3 +49,26 @@ def test_an_avro_schema_is_a_struct() -> None:
 def test_an_avro_schema_that_no_table_can_hold_is_refused(text: str, says: str) -> None:
     with pytest.raises(JobError, match=says):
         avro_schema(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "logical", "first", "last"),
+    [
+        ("int", "date", -719_162, 2_932_896),
+        ("long", "timestamp-millis", -62_135_596_800_000, 253_402_300_799_999),
+        ("long", "timestamp-micros", -62_135_596_800_000_000, 253_402_300_799_999_999),
+    ],
+)
+def test_times_outside_of_the_years_1_to_9999_are_corrupt(kind: str, logical: str, first: int, last: int) -> None:
+    read = AvroReader(record({"type": kind, "logicalType": logical}))()
+    for number in (first, last):
+        assert read(written(kind, number))[0]["f0"].year in (1, 9999)
+    for number in (first - 1, last + 1):
+        with pytest.raises((ValueError, OverflowError)):
+            read(written(kind, number))
+
+
+def written(kind: str, number: int) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(json.loads(record(kind))), {"f0": number})
+    return stream.getvalue()

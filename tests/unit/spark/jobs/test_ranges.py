@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.spark.jobs.ranges import SelectedRange, as_options, plan
+from bmq.spark.jobs.ranges import SelectedRange, as_options, plan, with_empty
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.slices import PartitionLog, resolve
 
@@ -46,6 +46,19 @@ def test_places_outside_of_the_log_are_told() -> None:
         "partition 2: the first offset selected is 2000, but the log ends at 1000",
         "partition 2: the offsets selected end at 2000, but the log ends at 1000",
     )
+
+
+def test_partitions_without_records_have_an_empty_range() -> None:
+    asked = {
+        0: bounds(0, 0, log_end=0),
+        1: bounds(0, 30),
+        2: bounds(5, 9, log_start=700),
+        3: bounds(2000, 2000),
+        4: bounds(40, 40),
+    }
+    ranges = plan({}, asked).by_partition
+    assert list(ranges) == [1]
+    assert with_empty(ranges, asked) == {0: (0, 0), 1: (0, 30), 2: (700, 700), 3: (1000, 1000), 4: (40, 40)}
 
 
 def test_where_the_table_goes_on_the_users_start_does_not_count() -> None:
