@@ -28,7 +28,8 @@ With block tokens a fence has two of them.  The token of step 2 allows to write:
 allows to read: it is for lengths and op 81.  Both name the block, and no generation stamp (BlockTokenIdentifier).
 
 A datanode that lives and lets nobody in has a copy of the acknowledged bytes.  If such datanodes leave the fence with
-a single copy, the round counts as failed: ``recoverLease`` needs no connection from here, and keeps all copies.
+a single copy, the round counts as failed: ``recoverLease`` needs no connection from here, and keeps all copies.  The
+round remembers these datanodes, since a second pass does not ask them, and checks again once replicas are filled.
 
 A failed step means that another process acted on the file (another fence, the old writer's own recovery) or that a node
 died meanwhile: the steps are repeated, at most ``takeover_rounds`` times.  Then comes ``recoverLease``, repeated.  It
@@ -58,9 +59,9 @@ from typing import NamedTuple
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import NoSuchFile, PipelineFailed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.block_reader import ReplicaFailed
+from bmq.storage.hdfs.block_reader import NotLetIn, ReplicaFailed
 from bmq.storage.hdfs.context import HdfsClient
-from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady
+from bmq.storage.hdfs.datanode import LoginRefused, NodeUnreachable, NoReplica, ReplicaNotReady
 from bmq.storage.hdfs.handshake import TokenRefused
 from bmq.storage.hdfs.patience import wait_for_enough
 from bmq.storage.hdfs.pipeline import HandshakeRefused, SetupTimedOut
@@ -117,6 +118,21 @@ async def fence_path(client: HdfsClient, path: str, holder: str, file_id: int, *
             return await _Fence(client, path, holder, file_id, sync=sync).run()
     except TimeoutError as error:
         raise StorageUnavailable(f"fence {path}: not closed within {client.settings.fence_timeout_s:g} s") from error
+
+
+class _Copies:
+    """The copies of a block in one round, all of its passes: a node that a pass leaves out is in no later pass."""
+
+    def __init__(self, of_block: int) -> None:
+        self._of_block = of_block
+        self.elsewhere: set[str] = set()
+        """Names of nodes that live and have the acknowledged bytes, and that this fence cannot use."""
+
+    def refuse_single(self, stopped: Sequence[StoppedNode]) -> None:
+        """Raise RoundFailed if acknowledged bytes would be left on one disk, while other living nodes have them."""
+        if self.elsewhere and len(stopped) < min(_COPIES_ENOUGH, self._of_block):
+            others = ", ".join(sorted(self.elsewhere))
+            raise RoundFailed(f"{len(stopped)} of {self._of_block} replicas, and {others} live")
 
 
 class _Fence:
@@ -184,14 +200,16 @@ class _Fence:
                 return await self._closed_length()
             raise RoundFailed(str(error)) from error
         members = members_of(last)
+        copies = _Copies(len(members))
         while True:
             stop = WriterStop(self._client, self._holder, last, fresh)
-            stopped = await self._stop_all(members, stop)
+            stopped = await self._stop_all(members, stop, copies)
             try:
-                _refuse_single_copy(stopped, members, stop)
+                copies.refuse_single(stopped)
                 length = await self._make_equal(stopped, last, stop)
                 if self._sync:
                     await self._sync_all(stopped)
+                copies.refuse_single(stopped)  # again: replicas may have failed in the two steps
                 members = [node.member for node in stopped]
                 if stop.stamped <= {member.name for member in members}:
                     await self._close(stopped, last, stop.block, length)
@@ -214,11 +232,11 @@ class _Fence:
 
     # ---- step 3 and 4: stop, measure
 
-    async def _stop_all(self, members: Sequence[PipelineNode], stop: WriterStop) -> list[StoppedNode]:
+    async def _stop_all(self, members: Sequence[PipelineNode], stop: WriterStop, copies: _Copies) -> list[StoppedNode]:
         """Stop the writer on these nodes.  Return those that responded in time; raises RoundFailed if none did."""
         suspected = self._client.suspected()
         await self._client.have_key()  # the wait for the NameNode is none for the datanodes
-        attempts = [asyncio.create_task(self._stop(member, stop)) for member in members]
+        attempts = [asyncio.create_task(self._stop(member, stop, copies)) for member in members]
         try:
             responses = await wait_for_enough(
                 attempts,
@@ -251,15 +269,15 @@ class _Fence:
             raise RoundFailed("no node could be stopped: " + "; ".join(reasons))
         return stopped
 
-    async def _stop(self, member: PipelineNode, stop: WriterStop) -> StoppedNode | str:
+    async def _stop(self, member: PipelineNode, stop: WriterStop, copies: _Copies) -> StoppedNode | str:
         """Stop the writer on one node, or return why not."""
         try:
             return await stop.stop(member)
         except (SetupTimedOut, TimeoutError):
             self._client.suspect([member.name])
             return f"{member.name} is silent"
-        except (HandshakeRefused, TokenRefused) as error:
-            stop.closed.add(member.name)
+        except (HandshakeRefused, LoginRefused, NotLetIn, TokenRefused) as error:
+            copies.elsewhere.add(member.name)
             return f"{member.name}: {error}"
         except (PipelineFailed, NoReplica, ReplicaNotReady, NodeUnreachable, ReplicaFailed) as error:
             return f"{member.name}: {error}"
@@ -383,9 +401,3 @@ class _Fence:
             except StorageError as error:
                 _log.info("cannot recover the lease yet", extra=fields(path=self._path, error=error))
                 await asyncio.sleep(self._settings.recovery_interval_s)
-
-
-def _refuse_single_copy(stopped: Sequence[StoppedNode], members: Sequence[PipelineNode], stop: WriterStop) -> None:
-    """Raise RoundFailed if acknowledged bytes would be left on one disk, while closed datanodes have them too."""
-    if stop.closed and len(stopped) < min(_COPIES_ENOUGH, len(members)):
-        raise RoundFailed(f"{len(stopped)} of {len(members)} replicas, and {', '.join(sorted(stop.closed))} live")

@@ -99,7 +99,7 @@ async def test_a_call_waits_for_a_thread_in_order(hung: Calls) -> None:
 async def test_the_age_of_a_call_decides_and_not_who_waits_for_it(hung: Calls) -> None:
     async with timed_threads() as threads:
         await leave(threads, hung, USABLE, timeout_s=0.05)
-        assert await threads.run(lambda: 7, LONG_S) == 7
+        assert await threads.run(lambda: 7, 5.0) == 7
         await until(lambda: threads.overdue == USABLE)
         hung.end.set()
         await until(lambda: threads.overdue == 0)
