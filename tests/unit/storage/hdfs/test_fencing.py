@@ -377,6 +377,7 @@ async def test_a_replica_that_cannot_be_filled_leaves_no_single_copy(monkeypatch
     hdfs, _ = await fence(monkeypatch, ON_TIME, Node(length=LENGTH - 10), SHUT)
     assert hdfs.lease_is_recovered
     assert hdfs.final is None
+    assert hdfs.generation == 1 + hdfs.settings.takeover_rounds, "a pass for a round"
 
 
 async def test_a_replica_that_is_not_synced_leaves_no_single_copy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,3 +433,70 @@ async def test_a_refused_log_in_behind_the_stop_leaves_no_single_copy(
     await fence_again(monkeypatch, hdfs)
     assert hdfs.lease_is_recovered
     assert hdfs.final is None
+
+
+# ---- the longest replica cannot be read
+
+SHORTER = LENGTH - 10
+
+
+def fails_as_source(hdfs: Hdfs, *ports: int, dies: bool = False) -> Callable[..., Any]:
+    """Return a read that fails at these datanodes, except for the end of the replica that a stop reads back."""
+    read = hdfs.read
+
+    async def fails(client: Any, node: pb.NodeId, block: pb.Block, token: object, start: int, size: int) -> Any:
+        if node.data_port in ports and start + size == hdfs.nodes[node.data_port].length and start:
+            hdfs.nodes[node.data_port].is_dead |= dies
+            raise ReplicaFailed("bad checksum")
+        return await read(client, node, block, token, start, size)
+
+    return fails
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_longest_replica_that_cannot_be_read_is_left_out(dies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the shorter ones: they have all acknowledged bytes, since an acknowledgement needs every node."""
+    hdfs = Hdfs([Node(), Node(length=SHORTER), Node(length=SHORTER)])
+    monkeypatch.setattr(hdfs, "read", fails_as_source(hdfs, 1, dies=dies))
+    fenced, _ = await fence_again(monkeypatch, hdfs)
+    assert fenced == (SHORTER, True)
+    assert hdfs.members == [2, 3]
+    assert (hdfs.copies, hdfs.refusing) == (2, [])
+
+
+async def test_another_replica_of_the_same_length_fills_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs = Hdfs([Node(), Node(length=SHORTER), Node()])
+    monkeypatch.setattr(hdfs, "read", fails_as_source(hdfs, 1))
+    fenced, _ = await fence_again(monkeypatch, hdfs)
+    assert fenced == (LENGTH, True)
+    assert hdfs.members == [2, 3]
+    assert hdfs.copies == 2
+
+
+async def test_bytes_that_the_namenode_knows_are_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store the whole length at the NameNode: it was acknowledged, and no shorter replica may become the file."""
+    hdfs = Hdfs([Node(), Node(length=SHORTER), Node(length=SHORTER)])
+    locations = hdfs.block_locations
+
+    async def with_length(path: str) -> pb.LocatedBlocks:
+        found = await locations(path)
+        found.last_block.block.length = LENGTH
+        return found
+
+    monkeypatch.setattr(hdfs, "block_locations", with_length)
+    monkeypatch.setattr(hdfs, "read", fails_as_source(hdfs, 1))
+    await fence_again(monkeypatch, hdfs)
+    assert hdfs.lease_is_recovered
+    assert hdfs.final is None
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_longest_of_two_replicas_that_cannot_be_read_is_not_given_up_unless_it_is_dead(
+    dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leave no single copy: recovery by HDFS cuts both replicas to the shorter one."""
+    hdfs = Hdfs([Node(), Node(length=SHORTER)])
+    monkeypatch.setattr(hdfs, "read", fails_as_source(hdfs, 1, dies=dies))
+    await fence_again(monkeypatch, hdfs)
+    assert hdfs.lease_is_recovered is not dies
+    assert hdfs.members == ([2] if dies else [])
