@@ -46,6 +46,10 @@ class ReplicaNotReady(Exception):
     """
 
 
+class LoginRefused(ReplicaNotReady):
+    """The datanode responds, and refuses the log-in.  Nothing is known of its replica.  Never leaves this package."""
+
+
 class NodeUnreachable(Exception):
     """The datanode does not respond in time, or refuses the connection.  Never leaves this package."""
 
@@ -89,7 +93,7 @@ class Datanodes:
         They are all bytes of a finished replica, and the acknowledged ones of an open one
         (ReplicaInPipeline.bytesAcked).  ``token`` must allow to read the block.  Raises NoReplica if it certainly has
         none, ReplicaNotReady if it cannot give the length now, and NodeUnreachable without a response.  Raises
-        TokenRefused if it does not take the token, and ReplicaNotReady if it refuses the log-in otherwise.
+        TokenRefused if it does not take the token, and LoginRefused if it refuses the log-in otherwise.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -102,7 +106,7 @@ class Datanodes:
         except (RpcConnectionLost, LoginTimedOut, TimeoutError) as error:
             raise NodeUnreachable(f"{node_name(node)}: {str(error) or 'no response'}") from error
         except LoginFailed as error:
-            raise ReplicaNotReady(f"{node_name(node)}: {error}") from error
+            raise LoginRefused(f"{node_name(node)}: {error}") from error
         if response.length >= _NO_LENGTH:
             raise ReplicaNotReady(f"{node_name(node)}: replica of block {block.id} waits for recovery after a restart")
         return response.length

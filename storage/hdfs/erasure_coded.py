@@ -11,7 +11,6 @@ gives the lock up before it waits, so threads of this process do the reads.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,9 +20,9 @@ from bmq.storage.filesystem import StorageUnavailable, Unsupported
 from bmq.storage.hdfs import digest_md5
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.handshake import TRANSFER_PROTECTION
-from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.principals import own_principal
 from bmq.storage.hdfs.security import AUTHENTICATION, HdfsSecurity
+from bmq.storage.hdfs.timed_threads import NoOutcome, TimedThreads
 from bmq.storage.hdfs.zones import needs_own_login
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
 THREADS = 4
 """Reads at the same time; further reads wait."""
-ABANDONED_MAX = 16
-"""Most threads at a time whose reads do not end, beside the others: the library has no time-out for reads."""
+THREADS_MAX = 20
+"""Most threads with the threads whose reads do not end: the library has no time-out for reads."""
 _SERVICE = "bmq"  # the name service of the NameNodes, within the library's configuration
 
 
@@ -54,15 +53,13 @@ class ErasureCodedReader:
         self._login = login
         self._timeout_s = timeout_s
         self._has_token_alone = has_token_alone
-        self._threads = [LibraryThread(f"hdfs-coded-{number}") for number in range(THREADS)]
-        self._abandoned: list[LibraryThread] = []  # their reads have not ended yet
+        self._threads = TimedThreads("hdfs-coded", usable=THREADS, most=THREADS_MAX, on_overdue=self._forget_client)
         self._connecting = threading.Lock()
         self._client: Client | None = None
 
     def close(self) -> None:
-        """End the threads after their present reads, without waiting for them.  Idempotent."""
-        for thread in self._threads:
-            thread.close()
+        """End the threads after their present reads, without waiting.  Reads raise StorageUnavailable.  Idempotent."""
+        self._threads.close()
 
     async def read(self, path: str, policy: str, position: int, length: int) -> bytes:
         """Return the bytes of a closed file with ``policy``, at most up to its end.
@@ -72,36 +69,21 @@ class ErasureCodedReader:
         """
         if self._has_token_alone:
             raise Unsupported(needs_own_login(path, policy))
-        thread = min(self._threads, key=lambda each: each.unfinished)
         try:
-            found = thread.submit(partial(self._read, path, policy, position, length))
-            return await asyncio.wait_for(asyncio.wrap_future(found), self._timeout_s)
+            return await self._threads.run(partial(self._read, path, policy, position, length), self._timeout_s)
         except (StorageUnavailable, Unsupported):
             raise
-        except TimeoutError:
-            if found.running():
-                self._abandon(thread)
-            raise StorageUnavailable(
-                f"read {path}, erasure-coded by {policy}: no bytes within {self._timeout_s:g} s"
-            ) from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            # The read waited in the thread of a read that does not end, or this reader was closed.
-            raise StorageUnavailable(f"read {path}, erasure-coded by {policy}: its thread was given up") from None
+        except NoOutcome as error:
+            raise StorageUnavailable(f"read {path}, erasure-coded by {policy}: {error}") from None
         except Exception as error:  # the library has no class of its own: RuntimeError, OSError, others of Rust's
-            raise StorageUnavailable(f"read {path}, erasure-coded by {policy}, through hdfs-native: {error}") from error
+            reason = str(error) or type(error).__name__
+            raise StorageUnavailable(
+                f"read {path}, erasure-coded by {policy}, through hdfs-native: {reason}"
+            ) from error
 
-    def _abandon(self, thread: LibraryThread) -> None:
-        """Replace a thread whose read does not end, and have the next read connect again."""
-        self._abandoned = [each for each in self._abandoned if each.unfinished]
-        if len(self._abandoned) < ABANDONED_MAX and thread in self._threads:
-            self._abandoned.append(thread)
-            thread.close()
-            number = self._threads.index(thread)
-            self._threads[number] = LibraryThread(f"hdfs-coded-{number}")
-            self._connecting, self._client = threading.Lock(), None
+    def _forget_client(self) -> None:
+        """Have the next read connect again: the present connection, or its making, may hang."""
+        self._connecting, self._client = threading.Lock(), None
 
     def _read(self, path: str, policy: str, position: int, length: int) -> bytes:
         with self._connecting:

@@ -13,9 +13,11 @@ by another process under the lease name of the old writer.  It needs no lease re
    because datanodes, or this process, were busy for a moment.  A node that failed lately is not waited for once two
    others have responded, but for as long again as these took: with a machine that is lost its datanode is, too.
 4.  Each node's length, and its last bytes read back.  A writer that is interrupted between data and checksum leaves an
-   open replica that cannot be read (seen once in some hundred): it is left out.  All bytes ever acknowledged are on
-   every node, so any one of them has them; the longest is taken, and the shorter ones are filled from it through the
-   pipes just opened.  If the fence is to sync, an empty sync packet puts each replica on disk.  A node that is left out
+   open replica that cannot be read (seen once in some hundred): it is left out.  Every node has all bytes ever
+   acknowledged.  The longest replica fills the others through the pipes just opened.  If the longest cannot be read,
+   it is left out, and the next longest takes its place.  Only bytes without an acknowledgement are lost, since the
+   others lack them, and no reader goes beyond acknowledged bytes (rule 2).  If the fence is to sync, an empty sync
+   packet puts each replica on disk.  A node that is left out
    may have taken G', or may take it when it goes on.  Then the others are stopped once more, with a newer G'.  The
    reason: a datanode refuses a copy of a block that it has open with the same stamp (FsDatasetImpl.createTemporary).
    The NameNode tends to choose this very node, and tries again only after five minutes
@@ -28,7 +30,8 @@ With block tokens a fence has two of them.  The token of step 2 allows to write:
 allows to read: it is for lengths and op 81.  Both name the block, and no generation stamp (BlockTokenIdentifier).
 
 A datanode that lives and lets nobody in has a copy of the acknowledged bytes.  If such datanodes leave the fence with
-a single copy, the round counts as failed: ``recoverLease`` needs no connection from here, and keeps all copies.
+a single copy, the round counts as failed: ``recoverLease`` needs no connection from here, and keeps all copies.  The
+round remembers these datanodes, since a second pass does not ask them, and checks again once replicas are filled.
 
 A failed step means that another process acted on the file (another fence, the old writer's own recovery) or that a node
 died meanwhile: the steps are repeated, at most ``takeover_rounds`` times.  Then comes ``recoverLease``, repeated.  It
@@ -58,9 +61,9 @@ from typing import NamedTuple
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import NoSuchFile, PipelineFailed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.block_reader import ReplicaFailed
+from bmq.storage.hdfs.block_reader import NotLetIn, Piece, ReplicaFailed
 from bmq.storage.hdfs.context import HdfsClient
-from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady
+from bmq.storage.hdfs.datanode import LoginRefused, NodeUnreachable, NoReplica, ReplicaNotReady
 from bmq.storage.hdfs.handshake import TokenRefused
 from bmq.storage.hdfs.patience import wait_for_enough
 from bmq.storage.hdfs.pipeline import HandshakeRefused, SetupTimedOut
@@ -117,6 +120,25 @@ async def fence_path(client: HdfsClient, path: str, holder: str, file_id: int, *
             return await _Fence(client, path, holder, file_id, sync=sync).run()
     except TimeoutError as error:
         raise StorageUnavailable(f"fence {path}: not closed within {client.settings.fence_timeout_s:g} s") from error
+
+
+class _SourceFailed(Exception):
+    """The replica that fills the others cannot be read.  Never leaves this module."""
+
+
+class _Copies:
+    """The copies of a block in a round.  A pass asks only the nodes of the pass before: the round keeps the count."""
+
+    def __init__(self, of_block: int) -> None:
+        self._of_block = of_block
+        self.elsewhere: set[str] = set()
+        """Names of living nodes whose copy of the acknowledged bytes this fence cannot use."""
+
+    def refuse_single(self, stopped: Sequence[StoppedNode]) -> None:
+        """Raise RoundFailed if acknowledged bytes would be left on one disk, while other living nodes have them."""
+        if self.elsewhere and len(stopped) < min(_COPIES_ENOUGH, self._of_block):
+            others = ", ".join(sorted(self.elsewhere))
+            raise RoundFailed(f"{len(stopped)} of {self._of_block} replicas, and {others} live")
 
 
 class _Fence:
@@ -184,14 +206,16 @@ class _Fence:
                 return await self._closed_length()
             raise RoundFailed(str(error)) from error
         members = members_of(last)
+        copies = _Copies(len(members))
         while True:
             stop = WriterStop(self._client, self._holder, last, fresh)
-            stopped = await self._stop_all(members, stop)
+            stopped = await self._stop_all(members, stop, copies)
             try:
-                _refuse_single_copy(stopped, members, stop)
-                length = await self._make_equal(stopped, last, stop)
+                copies.refuse_single(stopped)
+                length = await self._make_equal(stopped, last, stop, copies)
                 if self._sync:
                     await self._sync_all(stopped)
+                copies.refuse_single(stopped)  # again: a second pass would be in vain
                 members = [node.member for node in stopped]
                 if stop.stamped <= {member.name for member in members}:
                     await self._close(stopped, last, stop.block, length)
@@ -214,11 +238,11 @@ class _Fence:
 
     # ---- step 3 and 4: stop, measure
 
-    async def _stop_all(self, members: Sequence[PipelineNode], stop: WriterStop) -> list[StoppedNode]:
+    async def _stop_all(self, members: Sequence[PipelineNode], stop: WriterStop, copies: _Copies) -> list[StoppedNode]:
         """Stop the writer on these nodes.  Return those that responded in time; raises RoundFailed if none did."""
         suspected = self._client.suspected()
         await self._client.have_key()  # the wait for the NameNode is none for the datanodes
-        attempts = [asyncio.create_task(self._stop(member, stop)) for member in members]
+        attempts = [asyncio.create_task(self._stop(member, stop, copies)) for member in members]
         try:
             responses = await wait_for_enough(
                 attempts,
@@ -251,58 +275,72 @@ class _Fence:
             raise RoundFailed("no node could be stopped: " + "; ".join(reasons))
         return stopped
 
-    async def _stop(self, member: PipelineNode, stop: WriterStop) -> StoppedNode | str:
+    async def _stop(self, member: PipelineNode, stop: WriterStop, copies: _Copies) -> StoppedNode | str:
         """Stop the writer on one node, or return why not."""
         try:
             return await stop.stop(member)
         except (SetupTimedOut, TimeoutError):
             self._client.suspect([member.name])
             return f"{member.name} is silent"
-        except (HandshakeRefused, TokenRefused) as error:
-            stop.closed.add(member.name)
+        except (HandshakeRefused, LoginRefused, NotLetIn, TokenRefused) as error:
+            copies.elsewhere.add(member.name)
             return f"{member.name}: {error}"
         except (PipelineFailed, NoReplica, ReplicaNotReady, NodeUnreachable, ReplicaFailed) as error:
             return f"{member.name}: {error}"
 
     # ---- step 4: fill
 
-    async def _make_equal(self, stopped: list[StoppedNode], last: pb.LocatedBlock, stop: WriterStop) -> int:
-        """Bring every node to the longest one's length, and return that; nodes that fail are left out."""
-        length = max(node.length for node in stopped)
-        if length < last.block.length:
-            raise RoundFailed(f"the longest of {len(stopped)} replicas has {length} of {last.block.length} bytes")
-        source = next(node for node in stopped if node.length == length)
-        shorter = [node for node in stopped if node.length < length]
-        filled = await asyncio.gather(
-            *(self._fill(node, source, length, stop) for node in shorter), return_exceptions=True
-        )
-        for node, is_filled in zip(shorter, filled, strict=True):
-            if isinstance(is_filled, TokenRefused):
-                raise RoundFailed(f"the token has ended, and another one fills the replica: {is_filled}")
-            if isinstance(is_filled, BaseException):
-                raise is_filled
-            if not is_filled:
+    async def _make_equal(
+        self, stopped: list[StoppedNode], last: pb.LocatedBlock, stop: WriterStop, copies: _Copies
+    ) -> int:
+        """Fill every replica to the length of the longest, and return this length.  Failed nodes are left out."""
+        while stopped:
+            length = max(node.length for node in stopped)
+            if length < last.block.length:
+                raise RoundFailed(f"the longest of {len(stopped)} replicas has {length} of {last.block.length} bytes")
+            source = next(node for node in stopped if node.length == length)
+            shorter = [node for node in stopped if node.length < length]
+            outcomes = await asyncio.gather(
+                *(self._fill(node, source, length, stop) for node in shorter), return_exceptions=True
+            )
+            failed = _failed_fills(shorter, outcomes)
+            if any(isinstance(outcome, _SourceFailed) for outcome in outcomes):
+                copies.elsewhere.add(source.member.name)  # it is not known to be lost
+                failed.append(source)
+            for node in failed:
                 node.pipe.abort()
                 stopped.remove(node)
-        return length
+            if source in stopped:
+                return length
+        raise RoundFailed("no replica is whole")
 
     async def _fill(self, node: StoppedNode, source: StoppedNode, length: int, stop: WriterStop) -> bool:
-        """Fill a replica, and return whether that succeeded.  Raises TokenRefused."""
+        """Fill a replica, and return whether it took the bytes.  Raises _SourceFailed or TokenRefused."""
         try:
             while node.length < length:
                 size = min(_FILL_BYTES, length - node.length)
-                piece = await stop.read(source.member, node.length, size)
+                piece = await self._read_source(source, node.length, size, stop)
                 if piece.chunk_bytes != node.pipe.chunk_bytes:
                     return False  # another writer has made one of the two
                 node.pipe.write(piece.data)
                 await node.pipe.flush(sync=False)
                 node.length += size
-        except (PipelineFailed, ReplicaFailed, TimeoutError) as error:
+        except (PipelineFailed, TimeoutError) as error:
             _log.info(
                 "fencing: a replica is not filled", extra=fields(path=self._path, nodes=node.member.name, error=error)
             )
             return False
         return True
+
+    async def _read_source(self, source: StoppedNode, offset: int, size: int, stop: WriterStop) -> Piece:
+        try:
+            return await stop.read(source.member, offset, size)
+        except ReplicaFailed as error:
+            _log.info(
+                "fencing: the longest replica cannot be read",
+                extra=fields(path=self._path, nodes=source.member.name, error=error),
+            )
+            raise _SourceFailed(str(error)) from error
 
     async def _sync_all(self, stopped: list[StoppedNode]) -> None:
         """Have every node put its replica on disk; those that fail are left out."""
@@ -385,7 +423,11 @@ class _Fence:
                 await asyncio.sleep(self._settings.recovery_interval_s)
 
 
-def _refuse_single_copy(stopped: Sequence[StoppedNode], members: Sequence[PipelineNode], stop: WriterStop) -> None:
-    """Raise RoundFailed if acknowledged bytes would be left on one disk, while closed datanodes have them too."""
-    if stop.closed and len(stopped) < min(_COPIES_ENOUGH, len(members)):
-        raise RoundFailed(f"{len(stopped)} of {len(members)} replicas, and {', '.join(sorted(stop.closed))} live")
+def _failed_fills(nodes: Sequence[StoppedNode], outcomes: Sequence[bool | BaseException]) -> list[StoppedNode]:
+    """Return the nodes that did not take the bytes.  Raises RoundFailed if the token has ended, and other errors."""
+    for outcome in outcomes:
+        if isinstance(outcome, TokenRefused):
+            raise RoundFailed(f"the token has ended, and another one fills the replica: {outcome}")
+        if isinstance(outcome, BaseException) and not isinstance(outcome, _SourceFailed):
+            raise outcome
+    return [node for node, outcome in zip(nodes, outcomes, strict=True) if outcome is False]

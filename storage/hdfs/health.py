@@ -33,13 +33,15 @@ async def ask_namenodes(
     timeout_s = min(timeout_s, settings.call_timeout_s)
     settings = replace(settings, call_timeout_s=timeout_s, call_deadline_s=timeout_s)
     return await asyncio.gather(
-        *(_ask_namenode(host, port, settings, make_identity()) for host, port in address.namenodes)
+        *(_ask_namenode(host, port, settings, make_identity) for host, port in address.namenodes)
     )
 
 
-async def _ask_namenode(host: str, port: int, settings: HdfsSettings, identity: Authenticator) -> NameNodeState:
+async def _ask_namenode(
+    host: str, port: int, settings: HdfsSettings, make_identity: Callable[[], Authenticator]
+) -> NameNodeState:
     name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    namenode = NameNode(((host, port),), settings, identity)
+    namenode = NameNode(((host, port),), settings, make_identity())  # here: an earlier one may not be closed
     try:
         state = await namenode.ha_state()
     except NotAllowed as error:

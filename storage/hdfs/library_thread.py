@@ -11,10 +11,8 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, TypeVar
 
-from bmq.core.aio.subscribers import no_op
 from bmq.core.logging.fields import fields
 
 _log = logging.getLogger(__name__)
@@ -37,12 +35,6 @@ class LibraryThread:
         self._lock = threading.Lock()
         self._has_started = False
         self._is_closed = False
-        self._unfinished = 0
-
-    @property
-    def unfinished(self) -> int:
-        """The number of calls that wait or run."""
-        return self._unfinished
 
     def __repr__(self) -> str:
         return f"LibraryThread({self._name}, waiting={self._calls.qsize()}, closed={self._is_closed})"
@@ -54,7 +46,6 @@ class LibraryThread:
             if self._is_closed:
                 raise RuntimeError(f"{self._name} is closed")
             self._calls.put((future, call))
-            self._unfinished += 1
             if not self._has_started:
                 self._has_started = True
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
@@ -73,7 +64,6 @@ class LibraryThread:
                 break
             if waiting is not None:
                 waiting[0].cancel()
-                self._has_finished()
         self._calls.put(None)
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
@@ -95,23 +85,17 @@ class LibraryThread:
 
     def _run(self) -> None:
         while (next_call := self._next()) is not None:
-            deliver = _outcome(*next_call)
-            self._has_finished()  # before the caller of `submit` goes on
-            deliver()
-            del next_call, deliver  # not held while the thread waits
-
-    def _has_finished(self) -> None:
-        with self._lock:
-            self._unfinished -= 1
+            _perform(*next_call)
+            del next_call  # not held while the thread waits
 
 
-def _outcome(future: Future[T], call: Callable[[], T]) -> Callable[[], None]:
-    """Run the call unless it was cancelled, and return a function that gives its outcome to the future."""
+def _perform(future: Future[T], call: Callable[[], T]) -> None:
+    """Run the call unless it was cancelled, and give its outcome to the future."""
     if not future.set_running_or_notify_cancel():
-        return no_op
+        return
     try:
-        return partial(future.set_result, call())
+        future.set_result(call())
     except BaseException as error:  # noqa: BLE001  # the caller of `submit` gets it
-        return partial(future.set_exception, error)
+        future.set_exception(error)
     finally:
         del future, call  # the error's traceback has this frame, and the future has the error

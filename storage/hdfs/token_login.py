@@ -30,6 +30,9 @@ class HadoopTokenSource(Protocol):
     async def refresh(self) -> None:
         """Read the token again if another one may be there."""
 
+    def close(self) -> None:
+        """End what reads the token.  Idempotent."""
+
 
 class GivenToken:
     """The token of a caller, which never changes."""
@@ -48,6 +51,9 @@ class GivenToken:
         return self._token
 
     async def refresh(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
         """Do nothing."""
 
 
@@ -74,6 +80,7 @@ class FileToken:
         self._wait_s = wait_s
         self._thread = LibraryThread("hdfs-token-file")
         self._reading: asyncio.Future[None] | None = None
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"FileToken({self})"
@@ -86,7 +93,12 @@ class FileToken:
         return self._token
 
     async def refresh(self) -> None:
-        """Read the files if they have changed.  The former token is kept if no file can be read or has a token."""
+        """Read the files if they have changed.  The former token is kept if no file can be read or has a token.
+
+        Nothing is read after ``close``.
+        """
+        if self._is_closed:
+            return
         if self._reading is None or self._reading.done():
             self._reading = asyncio.wrap_future(self._thread.submit(self._read))
         reading = self._reading
@@ -94,7 +106,15 @@ class FileToken:
         if not done:
             _log.warning("no response of a token file's disk: the former token is kept", extra=fields(path=self._paths))
             return
-        reading.result()
+        if not reading.cancelled():  # by `close`
+            reading.result()
+
+    def close(self) -> None:
+        """End the thread after its present read, without waiting.  Log-ins under way go on with the token."""
+        self._is_closed = True
+        self._thread.close()
+        if self._reading is not None:
+            self._reading.cancel()  # the read may end after the loop
 
     def _read(self) -> None:
         states = file_states(self._paths)
@@ -139,6 +159,7 @@ class DelegatedAuthenticator:
         self._kerberos: Authenticator | None = None
         self._used = source.current()
         self._refused = b""
+        self._is_closed = False
         self.is_by_token = True
         """False while Kerberos is used in the token's place."""
 
@@ -192,8 +213,8 @@ class DelegatedAuthenticator:
         await self._source.refresh()
         if self._source.current().identifier != self._refused:
             return True
-        if not self.is_by_token or self._make_kerberos is None:
-            return False
+        if not self.is_by_token or self._make_kerberos is None or self._is_closed:
+            return False  # nobody would close an identity of Kerberos that is made after `close`
         if self._kerberos is None:
             try:
                 self._kerberos = self._make_kerberos()
@@ -215,7 +236,9 @@ class DelegatedAuthenticator:
         return SimpleAuthenticator.for_user().user if method == SIMPLE else ""
 
     def close(self) -> None:
-        """End what Kerberos holds."""
+        """End what reads the token, and what Kerberos holds.  Idempotent."""
+        self._is_closed = True
+        self._source.close()
         if self._kerberos is not None:
             self._kerberos.close()
 

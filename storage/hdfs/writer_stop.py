@@ -52,8 +52,6 @@ class WriterStop:
         self.block.generation = fresh.block.generation
         self.stamped: set[str] = set()
         """Names of the nodes that have taken the generation stamp, or may yet."""
-        self.closed: set[str] = set()
-        """Names of the nodes that live, and do not let this client in."""
         self.awaiting_key: set[str] = set()
         """Names of the nodes that nothing was sent to, since the NameNode gives no data encryption key yet."""
 

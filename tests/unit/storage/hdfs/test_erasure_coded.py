@@ -13,7 +13,7 @@ import pytest
 from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import StorageUnavailable, Unsupported
 from bmq.storage.hdfs.address import HdfsAddress
-from bmq.storage.hdfs.erasure_coded import ABANDONED_MAX, THREADS, ErasureCodedReader, client_config
+from bmq.storage.hdfs.erasure_coded import THREADS, THREADS_MAX, ErasureCodedReader, client_config
 from bmq.storage.hdfs.security import HdfsSecurity
 from tests.harness.waiting import until
 
@@ -126,11 +126,17 @@ async def test_a_library_that_never_responds_is_left(library: Library) -> None:
     library.blocks = threading.Event()
     coded = reader(timeout_s=0.01)
     try:
-        with pytest.raises(StorageUnavailable, match=r"no bytes within 0\.01 s"):
+        with pytest.raises(StorageUnavailable, match=r"no response within 0\.01 s"):
             await coded.read("/bmq/f", "p", 0, 1)
     finally:
         library.blocks.set()
         coded.close()
+
+
+async def test_a_time_out_of_the_library_is_an_error_of_the_library(library: Library) -> None:
+    library.failure = TimeoutError()
+    with pytest.raises(StorageUnavailable, match=r"through hdfs-native: TimeoutError$"):
+        await reader().read("/bmq/f", "p", 0, 1)
 
 
 async def test_reads_that_never_end_leave_room_for_others(library: Library) -> None:
@@ -139,12 +145,12 @@ async def test_reads_that_never_end_leave_room_for_others(library: Library) -> N
     coded = reader(timeout_s=0.01)
     try:
         for _ in range(2):  # the threads of the first time have ended, and count no more
-            for _ in range(ABANDONED_MAX):
-                with pytest.raises(StorageUnavailable, match="no bytes within"):
+            for _ in range(THREADS_MAX - 1):
+                with pytest.raises(StorageUnavailable, match="no response within"):
                     await coded.read("/bmq/f", "p", 0, 1)
-            assert len(coded._abandoned) == ABANDONED_MAX
+            await until(lambda: coded._threads.overdue == THREADS_MAX - 1)
             hung.set()
-            await until(lambda: not any(each.unfinished for each in coded._abandoned))
+            await until(lambda: coded._threads.overdue == 0)
             hung = library.blocks = threading.Event()
         library.blocks = None
         coded._timeout_s = 30.0
@@ -154,20 +160,30 @@ async def test_reads_that_never_end_leave_room_for_others(library: Library) -> N
         coded.close()
 
 
-async def test_a_read_behind_a_read_that_never_ends_fails_and_is_not_cancelled(library: Library) -> None:
-    library.blocks = threading.Event()
-    coded = reader(timeout_s=0.1)
+async def test_hung_reads_whose_callers_have_left_fail_no_later_read(library: Library) -> None:
+    """Cancel the callers before the time-out, as a fetch's deadline does, or the end of a client."""
+    hung = library.blocks = threading.Event()
+    coded = reader(timeout_s=0.5)
     try:
-        first = [asyncio.create_task(coded.read("/bmq/f", "p", 0, 1)) for _ in range(THREADS)]
+        left = [asyncio.create_task(coded.read("/bmq/f", "p", 0, 1)) for _ in range(THREADS)]
         await until(lambda: library.reading == THREADS)
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
+        library.blocks = None
         coded._timeout_s = 30.0
-        behind = [asyncio.create_task(coded.read("/bmq/f", "p", 0, 1)) for _ in range(THREADS)]
-        found = await asyncio.gather(*first, *behind, return_exceptions=True)
-        assert [type(each) for each in found] == [StorageUnavailable] * (2 * THREADS)
-        assert "its thread was given up" in str(found[-1])
+        assert await asyncio.gather(*(coded.read("/bmq/f", "p", 1, 1) for _ in range(40))) == [b"1"] * 40
+        assert len(library.made) > 1, "a hung connection is not used again"
     finally:
-        library.blocks.set()
+        hung.set()
         coded.close()
+
+
+async def test_a_read_of_a_closed_reader_is_storage_that_is_away(library: Library) -> None:
+    coded = reader()
+    coded.close()
+    with pytest.raises(StorageUnavailable, match="read /bmq/f, erasure-coded by p: hdfs-coded is closed"):
+        await coded.read("/bmq/f", "p", 0, 1)
 
 
 async def test_a_reader_that_is_cancelled_is_cancelled(library: Library) -> None:

@@ -20,11 +20,11 @@ import pytest
 from bmq.storage.filesystem import PipelineFailed
 from bmq.storage.hdfs import fencing, writer_stop
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.block_reader import ReplicaFailed
+from bmq.storage.hdfs.block_reader import NotLetIn, ReplicaFailed
 from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS
-from bmq.storage.hdfs.datanode import NodeUnreachable
+from bmq.storage.hdfs.datanode import LoginRefused, NodeUnreachable
 from bmq.storage.hdfs.handshake import TokenRefused
-from bmq.storage.hdfs.pipeline import SetupTimedOut
+from bmq.storage.hdfs.pipeline import HandshakeRefused, SetupTimedOut
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.harness.waiting import now
 
@@ -44,6 +44,8 @@ class Node:
     """Seconds until it answers that the replica is closed."""
     is_dead: bool = False
     is_unreadable: bool = False
+    is_shut: bool = False
+    """True if it lets nobody in, as in a rolling change of the protection."""
     length: int = LENGTH
     generation: int = 1
     is_closed: bool = False
@@ -65,6 +67,7 @@ class Hdfs:
         self.holder = "heir"
         self.suspects: set[str] = set()
         self.pipes: list[Pipe] = []
+        self.lease_is_recovered = False
         self.clock = self.cipher_threads = None
         self.namenode = self
         self.datanodes = SimpleNamespace(host=lambda _: "", visible_length=self.visible_length)
@@ -109,6 +112,13 @@ class Hdfs:
         self, holder: str, old: pb.Block, new: pb.Block, nodes: Sequence[pb.NodeId], storage_ids: Sequence[str]
     ) -> None:
         self.final, self.members = new, [node.data_port for node in nodes]
+
+    async def file_info(self, path: str) -> SimpleNamespace:
+        return SimpleNamespace(length=LENGTH)
+
+    async def recover_lease(self, path: str, holder: str) -> bool:
+        self.lease_is_recovered = True
+        return True
 
     # ---- the datanodes
 
@@ -174,6 +184,8 @@ class Pipe:
     ) -> pb.BlockOpResponse:
         if self._node.is_dead:
             raise PipelineFailed("connection refused")
+        if self._node.is_shut:
+            raise HandshakeRefused("it demands privacy")
         self._node.generation = self._hdfs.generation
         try:
             async with asyncio.timeout(timeout_s):
@@ -338,3 +350,153 @@ async def test_a_fence_that_is_cancelled_leaves_no_connection_and_no_task(
         await asyncio.wait_for(fencing.fence(client, (), "old holder", 9), SOON_S / 2)
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert [pipe.is_aborted for pipe in hdfs.pipes] == [True, True]
+
+
+# ---- acknowledged bytes are not left on one disk while other living datanodes have them
+
+SHUT = Node(is_shut=True)
+
+
+async def fence_again(
+    monkeypatch: pytest.MonkeyPatch, hdfs: Hdfs, *, sync: bool = False
+) -> tuple[fencing.FencedFile, Hdfs]:
+    """Fence the file of ``hdfs``, whose parts a test has replaced."""
+    monkeypatch.setattr(writer_stop, "Pipeline", hdfs.pipeline)
+    monkeypatch.setattr(writer_stop, "read_replica", hdfs.read)
+    client: Any = hdfs
+    return await fencing.fence(client, (), "old holder", 9, sync=sync), hdfs
+
+
+async def test_a_replica_that_cannot_be_filled_leaves_no_single_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail the step behind the first check: the third copy is on a datanode that lets nobody in."""
+
+    async def fails(self: Pipe, *, sync: bool) -> int:
+        raise PipelineFailed("connection reset")
+
+    monkeypatch.setattr(Pipe, "flush", fails)
+    hdfs, _ = await fence(monkeypatch, ON_TIME, Node(length=LENGTH - 10), SHUT)
+    assert hdfs.lease_is_recovered
+    assert hdfs.final is None
+    assert hdfs.generation == 1 + hdfs.settings.takeover_rounds, "a pass for a round"
+
+
+async def test_a_replica_that_is_not_synced_leaves_no_single_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs = Hdfs([Node(), Node(), Node(is_shut=True)])
+    flush = Pipe.flush
+
+    async def fails_once(self: Pipe, *, sync: bool) -> int:
+        if self._node is hdfs.nodes[2]:
+            raise PipelineFailed("no space left on device")
+        return await flush(self, sync=sync)
+
+    monkeypatch.setattr(Pipe, "flush", fails_once)
+    fenced, _ = await fence_again(monkeypatch, hdfs, sync=True)
+    assert hdfs.lease_is_recovered
+    assert hdfs.final is None
+    assert not fenced.is_synced
+
+
+async def test_the_second_pass_knows_the_copies_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse the token behind the stamp at one datanode: a second pass is due, and there another datanode dies."""
+    hdfs = Hdfs([Node(), Node(), Node()])
+    visible_length, update = hdfs.visible_length, hdfs.update_block_for_pipeline
+
+    async def refused_at_third(node: pb.NodeId, block: pb.Block, token: pb.Token, timeout_s: float) -> int:
+        if node.data_port == 3:
+            raise TokenRefused("its key is not known")
+        return await visible_length(node, block, token, timeout_s)
+
+    async def second_dies(block: pb.Block, holder: str) -> pb.LocatedBlock:
+        hdfs.nodes[2].is_dead = hdfs.generation == 2
+        return await update(block, holder)
+
+    monkeypatch.setattr(hdfs.datanodes, "visible_length", refused_at_third)
+    monkeypatch.setattr(hdfs, "update_block_for_pipeline", second_dies)
+    await fence_again(monkeypatch, hdfs)
+    assert hdfs.lease_is_recovered or len(hdfs.members) >= 2
+
+
+@pytest.mark.parametrize("refusal", [LoginRefused("not allowed to call"), NotLetIn("another cipher")])
+async def test_a_refused_log_in_behind_the_stop_leaves_no_single_copy(
+    refusal: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refuse the question for the length: the datanode lives, and has a copy of the acknowledged bytes."""
+    hdfs = Hdfs([Node(), Node(), Node(is_dead=True)])
+    visible_length = hdfs.visible_length
+
+    async def refused_at_second(node: pb.NodeId, block: pb.Block, token: pb.Token, timeout_s: float) -> int:
+        if node.data_port == 2:
+            raise refusal
+        return await visible_length(node, block, token, timeout_s)
+
+    monkeypatch.setattr(hdfs.datanodes, "visible_length", refused_at_second)
+    await fence_again(monkeypatch, hdfs)
+    assert hdfs.lease_is_recovered
+    assert hdfs.final is None
+
+
+# ---- the longest replica cannot be read
+
+SHORTER = LENGTH - 10
+
+
+def fails_as_source(hdfs: Hdfs, *ports: int, dies: bool = False) -> Callable[..., Any]:
+    """Return a read that fails at these datanodes, except for the end of the replica that a stop reads back."""
+    read = hdfs.read
+
+    async def fails(client: Any, node: pb.NodeId, block: pb.Block, token: object, start: int, size: int) -> Any:
+        if node.data_port in ports and start + size == hdfs.nodes[node.data_port].length and start:
+            hdfs.nodes[node.data_port].is_dead |= dies
+            raise ReplicaFailed("bad checksum")
+        return await read(client, node, block, token, start, size)
+
+    return fails
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_longest_replica_that_cannot_be_read_is_left_out(dies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the shorter ones: they have all acknowledged bytes, since an acknowledgement needs every node."""
+    hdfs = Hdfs([Node(), Node(length=SHORTER), Node(length=SHORTER)])
+    monkeypatch.setattr(hdfs, "read", fails_as_source(hdfs, 1, dies=dies))
+    fenced, _ = await fence_again(monkeypatch, hdfs)
+    assert fenced == (SHORTER, True)
+    assert hdfs.members == [2, 3]
+    assert (hdfs.copies, hdfs.refusing) == (2, [])
+
+
+async def test_another_replica_of_the_same_length_fills_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs = Hdfs([Node(), Node(length=SHORTER), Node()])
+    monkeypatch.setattr(hdfs, "read", fails_as_source(hdfs, 1))
+    fenced, _ = await fence_again(monkeypatch, hdfs)
+    assert fenced == (LENGTH, True)
+    assert hdfs.members == [2, 3]
+    assert hdfs.copies == 2
+
+
+async def test_bytes_that_the_namenode_knows_are_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store the whole length at the NameNode: it was acknowledged, and no shorter replica may become the file."""
+    hdfs = Hdfs([Node(), Node(length=SHORTER), Node(length=SHORTER)])
+    locations = hdfs.block_locations
+
+    async def with_length(path: str) -> pb.LocatedBlocks:
+        found = await locations(path)
+        found.last_block.block.length = LENGTH
+        return found
+
+    monkeypatch.setattr(hdfs, "block_locations", with_length)
+    monkeypatch.setattr(hdfs, "read", fails_as_source(hdfs, 1))
+    await fence_again(monkeypatch, hdfs)
+    assert hdfs.lease_is_recovered
+    assert hdfs.final is None
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_longest_of_two_replicas_that_cannot_be_read_is_not_given_up_unless_it_is_dead(
+    dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leave no single copy: recovery by HDFS cuts both replicas to the shorter one."""
+    hdfs = Hdfs([Node(), Node(length=SHORTER)])
+    monkeypatch.setattr(hdfs, "read", fails_as_source(hdfs, 1, dies=dies))
+    await fence_again(monkeypatch, hdfs)
+    assert hdfs.lease_is_recovered is not dies
+    assert hdfs.members == ([2] if dies else [])

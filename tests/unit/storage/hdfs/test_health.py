@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from bmq.storage.filesystem import CannotLogIn
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.address import HdfsAddress
+from bmq.storage.hdfs.auth import SimpleAuthenticator
 from bmq.storage.hdfs.health import ask_namenodes, read_health
 from bmq.storage.health import NameNodeState, StorageHealth
+from tests.harness.waiting import until
 from tests.unit.storage.hdfs.fakes import STANDBY, Answer, Call, namenode
 
 pytestmark = pytest.mark.loops("asyncio")
@@ -47,6 +50,29 @@ async def test_a_namenode_that_is_down_is_told_so() -> None:
     (state,) = await ask_namenodes(HdfsAddress(namenodes=(("127.0.0.1", port),), root=""), 0.5)
     assert state.state == ""
     assert state.error
+
+
+async def test_an_identity_that_cannot_be_made_leaves_no_other_open() -> None:
+    """Fail the identity for the second NameNode: the identity for the first is closed by its call alone."""
+    opened: list[SimpleAuthenticator] = []
+    closed: list[SimpleAuthenticator] = []
+
+    class Identity(SimpleAuthenticator):
+        def close(self) -> None:
+            closed.append(self)
+
+    def make_identity() -> SimpleAuthenticator:
+        if opened:
+            raise CannotLogIn("no ticket")
+        opened.append(Identity("alice"))
+        return opened[-1]
+
+    async with namenode(of_state(1), of_state(2)) as (_, fakes):
+        address = HdfsAddress(namenodes=tuple(("127.0.0.1", fake.port) for fake in fakes), root="")
+        with pytest.raises(CannotLogIn):
+            await ask_namenodes(address, 5.0, make_identity)
+        await until(lambda: closed == opened)
+    assert len(opened) == 1
 
 
 def respond(call: Call) -> bytes | str:

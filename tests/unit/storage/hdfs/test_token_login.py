@@ -28,6 +28,7 @@ from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.hdfs.token_file import FILE_BYTES_MAX, FILES_MAX, FileState, file_states, read_token_files
 from bmq.storage.hdfs.token_login import DelegatedAuthenticator, FileToken, GivenToken, choose_token
 from bmq.storage.open import fetch_storage_token
+from tests.harness.waiting import until
 from tests.services.hdfs_config import write_conf
 from tests.unit.storage.hdfs.test_login import NEGOTIATE, PATIENT, WHOLE, Password, Script, SecureServer
 from tests.unit.storage.hdfs.token_files import IDENTIFIER, PASSWORD, PROTOBUF, WRITABLE
@@ -385,3 +386,43 @@ async def test_a_token_file_on_a_silent_disk_stops_neither_the_loop_nor_the_log_
     assert "of carol" in str(tokens.current()), "the disk has responded later"
     await tokens.refresh()
     assert len(threads) == 2
+
+
+def reading_threads() -> int:
+    return sum(thread.name == "hdfs-token-file" and thread.is_alive() for thread in threading.enumerate())
+
+
+async def test_a_closed_identity_leaves_no_thread(file: Path) -> None:
+    """Open and close identities, as the console does for the state of the NameNodes and doctor for each of them."""
+    before = reading_threads()
+    for _ in range(20):
+        identity = DelegatedAuthenticator(read_from(file, "ha-hdfs:nameservice"))
+        await identity.refresh()
+        identity.close()
+        identity.close()
+    await until(lambda: reading_threads() <= before, 20.0)
+
+
+async def test_a_log_in_that_outlives_its_identity_goes_on_with_the_token(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Close the identity while the disk of the token file is silent, and during the next refresh."""
+    is_reading, may_go_on = threading.Event(), threading.Event()
+
+    def states(paths: tuple[str, ...]) -> tuple[FileState, ...]:
+        is_reading.set()
+        assert may_go_on.wait(10)
+        return ()
+
+    before = reading_threads()
+    tokens = read_from(file, "ha-hdfs:nameservice")
+    monkeypatch.setattr(token_login, "file_states", states)
+    identity = DelegatedAuthenticator(tokens, make_kerberos=lambda: pytest.fail("nobody would close it"))
+    refreshing = asyncio.create_task(identity.has_another())
+    await until(is_reading.is_set)
+    identity.close()
+    assert not await refreshing
+    await identity.refresh()
+    assert identity.token == TOKEN
+    may_go_on.set()
+    await until(lambda: reading_threads() <= before, 20.0)
