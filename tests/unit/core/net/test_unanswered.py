@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import pytest
@@ -25,11 +26,11 @@ def unanswered(number: int) -> bytes:
     return frame(number, key=PRODUCE, version=NO_ACKS)
 
 
-def burst(world: World, count: int) -> bytes:
-    """Return so many requests without a response."""
+def burst(world: World, count: int, size: int = 8) -> bytes:
+    """Return so many requests without a response, of ``size`` bytes each."""
     for number in range(count):
         world.script.answers[number] = NO_RESPONSE
-    return b"".join(unanswered(number) for number in range(count))
+    return b"".join(frame(number, key=PRODUCE, version=NO_ACKS, size=size) for number in range(count))
 
 
 async def left(peer: Peer) -> bool:
@@ -43,17 +44,27 @@ async def left(peer: Peer) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_secure", [False, True])
 @pytest.mark.parametrize("how", ["close", "half"])
-@pytest.mark.parametrize("count", [1, 3 * BEGUN_A_TURN, 30 * BEGUN_A_TURN])
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [(1, 8), (3 * BEGUN_A_TURN, 8), (30 * BEGUN_A_TURN, 8), (12 * BEGUN_A_TURN, 100), (30 * BEGUN_A_TURN, 100)],
+)
 async def test_all_that_came_before_the_end_is_served(
-    made: Certificates, is_secure: bool, how: str, count: int
+    made: Certificates, is_secure: bool, how: str, count: int, size: int
 ) -> None:
+    """Requests of 8 bytes fit into one read.  Those of 100 bytes need several, between which reading pauses."""
     async with opened(made if is_secure else None) as port:
         client = await port.client()
-        client.sendall(burst(port, count))
-        if how == "half":
-            socket.socket.shutdown(client, socket.SHUT_WR)
-        else:
-            client.close()
+
+        data = burst(port, count, size)
+
+        def send_and_leave() -> None:
+            client.sendall(data)
+            if how == "half":
+                socket.socket.shutdown(client, socket.SHUT_WR)
+            else:
+                client.close()
+
+        await asyncio.to_thread(send_and_leave)
         await until(lambda: not port.listener.connections)
         assert port.script.begun == list(range(count))
         client.close()
