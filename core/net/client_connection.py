@@ -290,6 +290,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         """True if a part of a frame has arrived."""
         return self._frames.is_partial
 
+    @property
+    def has_left(self) -> bool:
+        """True once the client is known to have gone: it reads nothing, and requests with a response do not begin."""
+        return self._has_left
+
     # ------------------------------------------------------------------------------------------ transport's events
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -366,6 +371,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         """
         if self.is_closed or self._has_left:
             return
+        if self._is_blocked and self._is_reading:  # TLS pauses by itself while its own bytes are not taken
+            self._switch_reading(False)  # the next turn reads on, and TLS with it
         is_idle = self._is_reading and not (self._started or self._waiting)
         self._drop_answered()
         if not is_idle:  # thousands of idle connections may end at once, and the loop reads their ends without a call
@@ -638,8 +645,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def is_quiet(self) -> bool:
-        """True if no request is in progress and no response is unsent."""
-        return not (self._started or self._waiting or self._is_blocked)
+        """True if no request is in progress, and no response is unsent whose client may read it."""
+        return self._may_send and not (self._started or self._waiting)
 
     def is_idle(self, now: float, limit_s: float) -> bool:
         """Return whether nothing has happened for ``limit_s`` seconds.

@@ -216,7 +216,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         """Pass what has arrived to the connection, as long as it reads."""
         self._is_decrypt_due = False
         read = cast(_Read, self._ssl.read)
-        while self._is_secure and self._wants_reads and not self._is_full and not self._is_closed:
+        while self._is_secure and self._may_read and not self._is_closed:
             buffer = self._connection.get_buffer(-1)
             filled, room, is_end, is_empty = 0, len(buffer), False, False
             try:
@@ -252,8 +252,13 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._is_decrypt_due = True
             asyncio.get_running_loop().call_soon(self._decrypt)
 
+    @property
+    def _may_read(self) -> bool:
+        """True if the connection reads, and the kernel takes what TLS itself says to that, or its reader has gone."""
+        return self._wants_reads and (not self._is_full or self._connection.has_left)
+
     def _read_or_pause(self) -> None:
-        reads = self._wants_reads and not self._is_full
+        reads = self._may_read
         if reads != self._reads and not (self._is_closed or self._has_socket_ended):
             self._reads = reads
             if reads:
@@ -287,7 +292,9 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
 
     def _send_encrypted(self) -> None:
         if self._outgoing.pending:
-            self._raw.write(self._outgoing.read())
+            encrypted = self._outgoing.read()
+            if not (self._is_full and self._connection.has_left):  # a client that does not read could let it grow
+                self._raw.write(encrypted)
 
     def _block(self) -> None:
         if not self._is_blocked:

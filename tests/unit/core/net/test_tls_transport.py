@@ -114,6 +114,7 @@ class Raw(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written = bytearray()
+        self.when_written: Callable[[], object] = no_op
         self.is_closed = False
         self.is_paused = False
         self.when_resumed: Callable[[], object] = no_op
@@ -129,6 +130,7 @@ class Raw(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         self.written += data
+        self.when_written()
 
     def pause_reading(self) -> None:
         self.is_paused = True
@@ -208,6 +210,44 @@ async def test_the_sockets_end_comes_behind_all_that_lies_undecrypted(made: Cert
         world.script.respond(*running)
         await turn(20)
     assert world.script.begun == list(range(count))
+
+
+@pytest.mark.parametrize("by_response", [True, False])
+async def test_a_client_that_has_gone_and_reads_nothing_is_read_to_its_end(
+    made: Certificates, by_response: bool
+) -> None:
+    world = World()
+    client = SecureClient(world, made)
+    if by_response:
+        client.raw.when_written = client.transport.pause_writing
+        client.deliver(frame(1))
+        client.raw.when_written = no_op
+    else:  # by bytes of TLS itself, without an event of the connection
+        client.transport.pause_writing()
+    await turn()
+    assert client.raw.is_paused
+    client.connection.depart()
+    await turn()
+    assert not client.raw.is_paused
+    client.deliver(frame(2) + unanswered(3, 8))
+    assert world.script.begun == ([1, 3] if by_response else [3])
+    client.transport.eof_received()
+    await turn()
+    assert client.raw.is_closed
+
+
+@pytest.mark.parametrize("has_left", [True, False])
+async def test_a_client_that_has_gone_and_reads_nothing_is_drained_at_once(made: Certificates, has_left: bool) -> None:
+    world = World()
+    client = SecureClient(world, made)
+    client.raw.when_written = client.transport.pause_writing
+    client.deliver(frame(1))
+    if has_left:
+        client.connection.depart()
+    client.connection.drain()
+    await turn()
+    assert client.raw.is_closed is has_left
+    client.connection.close()
 
 
 # ------------------------------------------------------------------------------------------------------- sockets
