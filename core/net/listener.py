@@ -188,9 +188,11 @@ class Listener:
         """Close all connections at once, also those that wait to be accepted, and go on listening.
 
         Requests in their buffers and requests in progress are dropped; a produce that an owner has accepted goes on.
-        Return the number of connections.
+        Connections whose client has closed them stay, as after ``close_departed``: their requests without a response
+        are outdated by nothing.  Return the number of closed connections.
         """
-        accepted = list(self.connections)
+        self.close_departed()
+        accepted = [each for each in self.connections if not each.has_left]
         for connection in accepted:
             connection.close()
         listening = () if self._is_stopping else self._servers

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from bmq.core.aio.standstill import DOUBT_S
+from bmq.core.aio.standstill import DOUBT_S, GIVEN_UP_S
 from bmq.core.net.client_connection import BEGUN_A_TURN
 from bmq.core.net.internal_connection import UnorderedConnection
 from bmq.core.net.request import NO_RESPONSE, CloseConnection
@@ -73,16 +73,36 @@ async def test_all_that_came_before_the_end_is_served(
 @sockets
 @pytest.mark.slow
 @pytest.mark.parametrize("is_secure", [False, True])
-async def test_a_standstill_takes_back_only_what_has_a_response(made: Certificates, is_secure: bool) -> None:
+@pytest.mark.parametrize(("stopped_s", "given_up"), [(1.5 * DOUBT_S, []), (GIVEN_UP_S, [0]), (100.0, [0])])
+async def test_a_standstill_takes_back_only_what_has_a_response(
+    made: Certificates, is_secure: bool, stopped_s: float, given_up: list[int]
+) -> None:
     async with opened(made if is_secure else None) as port:
         client = await port.client()
         client.sendall(frame(1_000) + burst(port, 300) + frame(1_001))
         client.close()
         port.wait_for_end()
-        port.stand_still(1.5 * DOUBT_S)
+        port.stand_still(stopped_s)
         await until(lambda: not port.listener.connections)
         assert port.script.begun == list(range(300))
         assert port.closed == [1]
+        assert port.given_up == given_up
+
+
+@sockets
+@pytest.mark.slow
+async def test_a_lost_membership_takes_back_only_what_has_a_response() -> None:
+    """Clients are given up without a standstill: those that have gone are looked for then."""
+    async with opened() as port:
+        leaves, stays = await port.client(), await port.client()
+        leaves.sendall(frame(1_000) + burst(port, 300))
+        leaves.close()
+        stays.sendall(frame(1_001))
+        port.wait_for_end()
+        assert port.listener.give_clients_up() == 1
+        await until(lambda: not port.listener.connections)
+        assert port.script.begun == list(range(300))
+        stays.close()
 
 
 async def test_the_connection_stays_until_the_last_of_them_is_done() -> None:
