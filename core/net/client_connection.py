@@ -313,7 +313,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             # The kernel sizes the buffers: a fixed size would switch its tuning off.
         if self._on_open is not None:
             self._on_open(self)
-        if self.session.has_begun and self.session.protocol == "PLAINTEXT":
+        if self._may_begin_at_once:
             self.identified()
         if self.is_muted:  # too many connections come: it waits
             self._read_or_pause()
@@ -377,6 +377,18 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._drop_answered()
         if not is_idle:  # thousands of idle connections may end at once, and the loop reads their ends without a call
             self._go_on_later()
+
+    def depart_unread(self) -> None:
+        """Depart before anything is read.  A client that has to log in, or to shake hands, has no requests here."""
+        if self._may_begin_at_once:
+            self.depart()
+        else:
+            self.close()
+
+    @property
+    def _may_begin_at_once(self) -> bool:
+        """True if the first bytes of the connection are requests: no log-in and no TLS come before."""
+        return self.session.has_begun and self.session.protocol == "PLAINTEXT"
 
     def _drop_answered(self) -> None:
         """Drop the requests in progress that have a response, and send nothing more.

@@ -202,7 +202,7 @@ class Listener:
         """Close the connections whose client has closed them, whatever it sent before; return their number.
 
         Requests in their buffers and requests in progress are dropped, except for those without a response (acks=0).
-        A produce that an owner has accepted goes on.  A connection in the backlog is closed at its accept.
+        A produce that an owner has accepted goes on.  A connection in the backlog is treated so at its accept.
         """
         by_transport: dict[asyncio.BaseTransport, ClientConnection] = {}
         for connection in self.connections:
@@ -237,8 +237,9 @@ class Listener:
             connection.close()
             return self.now
         if self._departures.has_left(connection.transport):
-            connection.close()
-            return self.now
+            connection.depart_unread()
+            if connection.is_closed:
+                return self.now
         if self._rates.is_active and not self._admit(connection):
             return self.now
         if self._timer is None:

@@ -8,9 +8,11 @@ import socket
 import pytest
 
 from bmq.core.aio.standstill import DOUBT_S, GIVEN_UP_S
-from bmq.core.net.client_connection import BEGUN_A_TURN
+from bmq.core.net.client_connection import BEGUN_A_TURN, ClientConnection
 from bmq.core.net.internal_connection import UnorderedConnection
+from bmq.core.net.listener import Listener
 from bmq.core.net.request import NO_RESPONSE, CloseConnection
+from bmq.core.security.session import NOT_BEGUN, Session
 from tests.harness.certificates import Certificates
 from tests.harness.waiting import until
 from tests.unit.core.net.test_departures import opened, sockets
@@ -87,6 +89,48 @@ async def test_a_standstill_takes_back_only_what_has_a_response(
         assert port.script.begun == list(range(300))
         assert port.closed == [1]
         assert port.given_up == given_up
+
+
+@sockets
+@pytest.mark.slow
+async def test_a_new_connection_after_a_standstill_keeps_what_has_no_response() -> None:
+    async with opened() as port:
+        port.stand_still()
+        port.listener.standstill.look()
+        client = port.connect()  # in this turn of the loop: accepted by the kernel only
+        client.sendall(frame(1_000) + burst(port, 20))
+        client.close()
+        await until(lambda: port.metrics.connections_total == 1)
+        await until(lambda: not port.listener.connections)
+        assert port.script.begun == list(range(20))
+
+
+class BeforeLogIn(ClientConnection):
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
+        self.session = Session(protocol="SASL_PLAINTEXT", expires_at=NOT_BEGUN)
+
+
+class BeforeHandshake(ClientConnection):
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
+        self.session = Session(protocol="SSL")
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_closed"),
+    [(ClientConnection, False), (BeforeLogIn, True), (BeforeHandshake, True), (UnorderedConnection, True)],
+)
+async def test_a_new_connection_without_requests_is_closed_if_its_client_has_gone(
+    kind: type[ClientConnection], is_closed: bool
+) -> None:
+    world = World()
+    world.listener = Listener(world.script, world.config, world.metrics, ended=list)
+    world.listener.close_departed()
+    peer = world.peer(kind=kind)
+    assert peer.is_gone is is_closed
+    peer.connection.close()
+    await turn()
 
 
 @sockets
