@@ -11,7 +11,9 @@ it have their responses.  Nothing begins out of order, and nothing begins while 
 
 The end of a connection drops its requests, except for requests without a response (a produce with acks=0).  The client
 of such a request counts it as done once it is sent: the client sends, flushes and closes.  As in Kafka, a request from
-before the end is served.  The connection stays until the last request without a response is done, and sends nothing.
+before the end is served.  The connection stays until the last of them has begun, and sends nothing.  A request without
+a response that has begun outlives the connection, however that ends: also by a reset, or by a later request's failure.
+Until it is done it keeps its bytes in the budget, and no place among the connections.
 
 Only ``loop.create_task`` and the transport are used, no threads and no clock.  A transport may call back from within
 ``resume_reading``, as simulated ones do: it is the last thing that an event does.
@@ -87,6 +89,9 @@ class ConnectionOwner(Protocol):
     def lost(self, connection: ClientConnection) -> None:
         """Remove a connection whose socket is closed."""
 
+    def finished(self, connection: ClientConnection) -> None:
+        """Note that the last request that outlived a connection is done."""
+
     def malformed(self, connection: ClientConnection, why: str) -> None:
         """Count and log a connection that is closed because its bytes are not a request."""
 
@@ -108,7 +113,7 @@ class Exchange:
         self.is_unanswered = is_unanswered
         """True if the request has no response.  Then the request outlives its client."""
         self.is_dropped = False
-        """True once the client has gone.  Then the connection ignores the request's outcome."""
+        """True once the request is given up.  Then the connection ignores its outcome."""
         self.work: asyncio.Future[Response] | PendingResponse | None = None
 
     def begin(self, work: Awaitable[Response]) -> None:
@@ -344,7 +349,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._settle(has_completed=bool(frames))
 
     def eof_received(self) -> bool:
-        """Close the connection: at once, or after the last request without a response, then return True.
+        """Close the connection: at once, or when the last request without a response has begun, then return True.
 
         Outstanding responses are not sent.  Kafka sends them to a client that has closed its sending half alone.  Here
         such a client counts as gone: a proxy shows a close in the same way.
@@ -504,10 +509,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         writes the response.  All work that the response makes possible begins in the next turn.
         """
         if self.is_closed or exchange.is_dropped:
-            if isinstance(outcome, Response):
-                _release(outcome)
-            elif not isinstance(outcome, asyncio.CancelledError | CloseConnection):
-                self._close_failed(outcome)
+            self._take_late(exchange, outcome)
             return
         exchange.work = None
         if not isinstance(outcome, Response):
@@ -519,7 +521,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         exchange.response = outcome
         self._bytes_held -= exchange.bytes_held
         if self._has_left:
-            self._go_on_later()  # which closes the connection after the last request
+            self._go_on_later()
             return
         if exchange is not self._started[0]:
             return  # sent after the response before it
@@ -531,6 +533,18 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._send_ready()
             self._write_sent()
             self._go_on_later()
+
+    def _take_late(self, exchange: Exchange, outcome: Outcome) -> None:
+        """Take the outcome of a request that was given up, or that has outlived the connection."""
+        if isinstance(outcome, Response):
+            _release(outcome)
+        elif not isinstance(outcome, asyncio.CancelledError | CloseConnection):
+            self._listener.bug(self, outcome)
+        if exchange.is_dropped:
+            return
+        if isinstance(outcome, CloseConnection) and not isinstance(outcome, CloseQuietly):
+            self._listener.malformed(self, str(outcome))
+        self._listener.loop.call_soon(self._finish, exchange)
 
     @property
     def _shares_writes(self) -> bool:
@@ -615,7 +629,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             more, more_complete = held - self._counted, self._bytes_held - self._counted_complete
             self._counted, self._counted_complete = held, self._bytes_held
             budget.change(self, more, more_complete, has_completed=has_completed)
-        if (self._is_draining and self.is_quiet) or (self._has_ended and not self._waiting and not self._is_running):
+        if (self._is_draining and self.is_quiet) or (self._has_ended and not self._waiting):
             self.close()
         elif not self.is_closed:
             self._read_or_pause()
@@ -730,7 +744,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._settle()
 
     def close(self) -> None:
-        """Close at once.  Bytes of earlier responses that the kernel has not taken are lost."""
+        """Close at once.  Bytes of earlier responses that the kernel has not taken are lost.
+
+        Requests without a response that have begun go on.
+        """
         if self.is_closed:
             return
         was_blocked = self._is_blocked
@@ -741,13 +758,50 @@ class ClientConnection(asyncio.BufferedProtocol):
         else:
             self._transport.close()
 
+    def abandon(self) -> None:
+        """Close at once, and give up the requests that would outlive the connection.  Idempotent."""
+        self.close()
+        for exchange in self._started:
+            exchange.is_dropped = True
+            if exchange.work is not None:
+                exchange.work.cancel()
+        self._started.clear()
+        self._bytes_held = 0
+        self._count_outliving()
+
+    @property
+    def is_outlived(self) -> bool:
+        """True if the connection is closed, and requests without a response are in progress."""
+        return self.is_closed and bool(self._started)
+
+    def _finish(self, exchange: Exchange) -> None:
+        """End a request that has outlived the connection, in a turn of the loop of its own."""
+        if exchange.is_dropped:
+            return
+        self._started.remove(exchange)
+        self._bytes_held -= exchange.bytes_held
+        self._count_outliving()
+        if not self._started:
+            self._listener.finished(self)
+
+    def _count_outliving(self) -> None:
+        """Update the budget after the close.  It may call other connections."""
+        held = self._bytes_held
+        more, more_complete = held - self._counted, held - self._counted_complete
+        self._counted = self._counted_complete = held
+        if more or more_complete:
+            self._budget.change(self, more, more_complete, has_completed=False)
+
     def _close_malformed(self, why: str) -> None:
         self._write()  # responses to what came before
         self._listener.malformed(self, why)
         self.close()
 
     def _close_failed(self, error: BaseException) -> None:
-        """Close the connection because of a request's exception: a bug is logged, also if it is closed already."""
+        """Close the connection because of a request's exception: a bug is logged, also if it is closed already.
+
+        As in Kafka, requests behind that request do not begin.  Requests without a response that have begun go on.
+        """
         if not isinstance(error, CloseConnection):
             self._listener.bug(self, error)
             self.close()
@@ -757,14 +811,19 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._close_malformed(str(error))
 
     def _leave(self) -> None:
-        """Give back everything that the connection holds.  Idempotent."""
+        """Give back everything that the connection holds, except for requests that outlive it.  Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True
-        started = list(self._started)
-        self._started.clear()
+        started, self._started = self._started, deque()
         self._waiting.clear()
+        self._bytes_held = 0
         for exchange in started:
+            if self._outlives(exchange):
+                self._started.append(exchange)
+                self._bytes_held += exchange.bytes_held
+                continue
+            exchange.is_dropped = True
             if exchange.work is not None:
                 exchange.work.cancel()  # a parked fetch must not linger; a produce goes on in its partition's owner
             elif exchange.response is not None:
@@ -777,13 +836,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._mute_timer.cancel()
             self._mute_timer = None
         self._on_close.notify_last()
-        self._bytes_held = 0
-        held, complete = self._counted, self._counted_complete
-        self._counted = self._counted_complete = 0
         self._frames.drop()
-        if held:
-            self._budget.change(self, -held, -complete, has_completed=False)
+        self._count_outliving()
         self._budget.forget(self)
+
+    def _outlives(self, exchange: Exchange) -> bool:
+        """Return whether a request goes on after the close: it has no response, and is in progress."""
+        return exchange.is_unanswered and exchange.work is not None
 
 
 def _release(response: Response) -> None:

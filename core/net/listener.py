@@ -92,6 +92,7 @@ class Listener:
             min(LIMIT_BYTES, config.queued_max_request_bytes // 2), metrics, self._close_before_login
         )
         self.connections: dict[ClientConnection, None] = {}  # oldest first
+        self._outlived: set[ClientConnection] = set()  # gone, with requests without a response that are in progress
         self.shared_buffer = memoryview(bytearray(SHARED_BYTES))
         self.cipher_buffer = memoryview(bytearray(PIECE_BYTES))
         self.now = 0.0  # the loop's time at the last tick
@@ -166,28 +167,32 @@ class Listener:
     async def drain(self, timeout_s: float) -> None:
         """Stop accepting; close connections once everything that they sent has its response.
 
-        The rest are closed after ``timeout_s`` seconds.
+        Requests that have outlived their connections are waited for, too: no other process will serve them.  After
+        ``timeout_s`` seconds the rest are closed, and all requests given up.
         """
         self.stop_accepting()
         for connection in list(self.connections):
             connection.drain()
-        if self.connections:
+        if self.connections or self._outlived:
             self._all_gone = asyncio.Event()
             if not await wait_for(self._all_gone, timeout_s):
-                _log.warning("%d connections did not end in %g s and are closed", len(self.connections), timeout_s)
+                count = len(self.connections) + len(self._outlived)
+                _log.warning("%d connections did not end in %g s and are closed", count, timeout_s)
         self.close()
 
     def close(self) -> None:
         """Close all connections at once, requests in progress or not.  Idempotent."""
         self.stop_accepting()
-        for connection in list(self.connections):
-            connection.close()
+        for connection in (*self.connections, *self._outlived):
+            connection.abandon()
+        self._outlived.clear()
         self._stop_timer()
 
     def give_clients_up(self) -> int:
         """Close all connections at once, also those that wait to be accepted, and go on listening.
 
-        Requests in their buffers and requests in progress are dropped; a produce that an owner has accepted goes on.
+        Requests in their buffers and requests in progress are dropped; a produce that an owner has accepted goes on,
+        and so does a request without a response that has begun.
         Connections whose client has closed them stay, as after ``close_departed``: their requests without a response
         are outdated by nothing.  Return the number of closed connections.
         """
@@ -312,8 +317,16 @@ class Listener:
             del self._by_host[connection.host]
         if not self.connections:
             self._stop_timer()
-            if self._all_gone is not None:
-                self._all_gone.set()
+        if connection.is_outlived:
+            self._outlived.add(connection)
+        else:
+            self.finished(connection)
+
+    def finished(self, connection: ClientConnection) -> None:
+        """Note that no request of a connection is in progress any more."""
+        self._outlived.discard(connection)
+        if self._all_gone is not None and not self.connections and not self._outlived:
+            self._all_gone.set()
 
     def malformed(self, connection: ClientConnection, why: str) -> None:
         """Count and log a connection that is closed because its bytes are not a request."""

@@ -151,7 +151,8 @@ class Produce:
             return self._encode_response()
         self._response = PendingResponse()
         self._bucket = self.scopes.process.produce_queue.deadlines.add(self, self._timeout_ms / 1000)
-        self._forget = self._client.on_close(self._drop)
+        if self.acks != ACKS_NONE:  # a produce without a response outlives its connection
+            self._forget = self._client.on_close(self._drop)
         self._response.on_over(self._over)
         return self._response
 

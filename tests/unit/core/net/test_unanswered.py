@@ -11,7 +11,7 @@ from bmq.core.aio.standstill import DOUBT_S, GIVEN_UP_S
 from bmq.core.net.client_connection import BEGUN_A_TURN, ClientConnection
 from bmq.core.net.internal_connection import UnorderedConnection
 from bmq.core.net.listener import Listener
-from bmq.core.net.request import NO_RESPONSE, CloseConnection
+from bmq.core.net.request import NO_RESPONSE, CloseConnection, CloseQuietly
 from bmq.core.security.session import NOT_BEGUN, Session
 from tests.harness.certificates import Certificates
 from tests.harness.waiting import until
@@ -149,40 +149,99 @@ async def test_a_lost_membership_takes_back_only_what_has_a_response() -> None:
         stays.close()
 
 
-async def test_the_connection_stays_until_the_last_of_them_is_done() -> None:
+async def test_those_in_progress_outlive_the_connection() -> None:
     """A produce that waits for its partition is not given up, and keeps its bytes in the budget."""
     world = World()
     world.script.later(1)
     world.script.pending(2)
     peer = world.peer()
     peer.send(unanswered(1) + unanswered(2))
-    assert await left(peer)
-    assert world.metrics.request_bytes_held > 0
+    held = world.metrics.request_bytes_held
+    assert not await left(peer)
+    assert peer.is_gone
+    assert not world.listener.connections
+    assert world.metrics.request_bytes_held == held > 0
     for number in (2, 1):
-        assert not peer.is_gone
+        assert world.metrics.request_bytes_held > 0
         world.script.respond(number)
         await turn()
         await turn()
-    assert peer.is_gone
     assert peer.answers() == []
     assert sorted(world.script.released) == [1, 2]
     assert world.metrics.request_bytes_held == 0
-    assert not world.listener.connections
+
+
+async def test_a_connection_that_has_ended_keeps_no_place() -> None:
+    world = World(max_connections=1, max_connections_per_ip=1)
+    world.script.later(*range(1, 4))
+    for number in range(1, 4):
+        peer = world.peer()
+        peer.send(unanswered(number))
+        assert not await left(peer)
+    assert world.script.begun == [1, 2, 3]
+    assert world.metrics.connections_refused == 0
+    assert world.metrics.connections == 0
+    world.listener.close()
+
+
+async def test_the_connection_stays_until_the_last_of_them_has_begun() -> None:
+    world = World()
+    peer = world.peer()
+    peer.connection.mute(10)
+    world.script.later(1)
+    peer.send(unanswered(1))
+    assert await left(peer)
+    assert not peer.is_gone
+    peer.connection.unmute()
+    await turn()
+    assert world.script.begun == [1]
+    assert peer.is_gone
+    world.listener.close()
+    assert world.metrics.request_bytes_held == 0
+
+
+async def test_a_stop_waits_for_those_in_progress() -> None:
+    world = World()
+    world.script.later(1)
+    peer = world.peer()
+    peer.send(unanswered(1))
+    assert not await left(peer)
+    stop = asyncio.create_task(world.listener.drain(1_000))
+    await turn()
+    assert not stop.done()
+    world.script.respond(1)
+    await turn()
+    await turn()
+    assert stop.done()
+    assert world.metrics.request_bytes_held == 0
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+async def test_a_stop_gives_those_in_progress_up_after_its_time(has_ended: bool) -> None:
+    world = World()
+    world.script.later(1)
+    peer = world.peer()
+    peer.send(unanswered(1))
+    if has_ended:
+        assert not await left(peer)
+    await world.listener.drain(1)
+    await turn()
+    assert world.script.answers[1].cancelled()
+    assert world.metrics.request_bytes_held == 0
 
 
 async def test_a_frame_that_cannot_end_leaves_the_budget() -> None:
     """Other connections wait for the first one that finishes its frame."""
     world = World()
-    world.script.later(1)
     peer = world.peer()
-    peer.send(unanswered(1))
+    peer.connection.mute(10)
+    peer.send(unanswered(1) + (10_000).to_bytes(4, "big") + bytes(5_000))
     held = world.metrics.request_bytes_held
-    peer.send((10_000).to_bytes(4, "big") + bytes(5_000))
-    assert world.metrics.request_bytes_held > held
+    assert held > 5_000
     assert await left(peer)
-    assert world.metrics.request_bytes_held == held
+    assert 0 < world.metrics.request_bytes_held <= held - 5_000
     assert not peer.connection.has_begun
-    world.script.respond(1)
+    peer.connection.unmute()
     await turn()
     await turn()
     assert peer.is_gone
@@ -237,28 +296,64 @@ async def test_a_client_that_reads_no_responses_is_served_after_its_end() -> Non
     assert peer.is_aborted
 
 
-async def test_a_failure_ends_the_connection_with_those_behind_it() -> None:
-    """Close the connection, as Kafka does: the client looks up the leader again."""
+@pytest.mark.parametrize("is_at_once", [True, False])
+async def test_a_failure_ends_the_connection_with_those_behind_it(is_at_once: bool) -> None:
+    """Close the connection, as Kafka does: the client looks up the leader again.  What came before goes on."""
     world = World()
-    world.script.later(1)
+    world.script.later(1, 2)
+    failure = CloseConnection("a produce with acks=0 failed")
+    if is_at_once:
+        world.script.answers[2] = failure
     peer = world.peer()
-    peer.send(unanswered(1))
-    assert await left(peer)
-    world.script.answers[1].set_exception(CloseConnection("a produce with acks=0 failed"))
+    peer.send(unanswered(1) + unanswered(2) + frame(3))
+    if not is_at_once:
+        world.script.answers[2].set_exception(failure)
     await turn()
     assert peer.is_gone
+    assert world.script.begun == [1, 2]
+    assert not world.script.answers[1].cancelled()
+    assert world.metrics.request_bytes_held > 0
+    world.script.respond(1)
+    await turn()
+    await turn()
+    assert world.script.released == [1]
     assert world.metrics.request_bytes_held == 0
 
 
-async def test_a_reset_ends_them() -> None:
+@pytest.mark.parametrize(
+    ("failure", "lines"),
+    [(CloseConnection("a produce with acks=0 failed"), 1), (CloseQuietly(), 0), (ValueError("a bug"), 1)],
+)
+async def test_a_failure_after_the_end_is_logged(
+    caplog: pytest.LogCaptureFixture, failure: Exception, lines: int
+) -> None:
+    world = World()
+    world.script.later(1, 2)
+    peer = world.peer()
+    peer.send(unanswered(1) + unanswered(2))
+    assert not await left(peer)
+    world.script.answers[1].set_exception(failure)
+    await turn()
+    assert len(caplog.records) == lines
+    assert not world.script.answers[2].cancelled()
+    world.script.respond(2)
+    await turn()
+    await turn()
+    assert world.metrics.request_bytes_held == 0
+
+
+async def test_a_reset_does_not_end_them() -> None:
+    """Kafka serves what it has read."""
     world = World()
     world.script.later(1)
     peer = world.peer()
     peer.send(unanswered(1))
-    assert await left(peer)
     peer.leave()
     await turn()
-    assert world.script.answers[1].cancelled()
+    assert not world.script.answers[1].cancelled()
+    world.script.respond(1)
+    await turn()
+    await turn()
     assert world.metrics.request_bytes_held == 0
 
 
