@@ -23,7 +23,7 @@ from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
 from bmq.core.wire.large import is_large
 from bmq.core.wire.primitives import TooManyPartitions
-from bmq.core.wire.produce import is_unanswered
+from bmq.core.wire.produce import expects_response
 from bmq.core.wire.response_errors import error_codes
 from bmq.endpoint.api import Api
 from bmq.endpoint.api_versions import unsupported_version
@@ -57,9 +57,9 @@ class Endpoint:
         """Return whether a frame's request may begin before earlier ones of its connection have their responses."""
         return bytes(frame[:2]) in self._pipelined
 
-    def is_unanswered(self, frame: memoryview) -> bool:
+    def expects_response(self, frame: memoryview) -> bool:
         """Return whether a frame's request has no response."""
-        return is_unanswered(frame)
+        return expects_response(frame)
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         """Serve the request in ``frame`` (without its size field).  Return its response, or an awaitable of it.

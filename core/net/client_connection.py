@@ -102,16 +102,16 @@ class ConnectionOwner(Protocol):
 class Exchange:
     """A request that has begun, until its response is sent."""
 
-    __slots__ = ("bytes_held", "connection", "is_dropped", "is_unanswered", "response", "work")
+    __slots__ = ("bytes_held", "connection", "expects_response", "is_dropped", "response", "work")
 
     def __init__(
-        self, connection: ClientConnection, bytes_held: int, response: Response | None, *, is_unanswered: bool = False
+        self, connection: ClientConnection, bytes_held: int, response: Response | None, *, expects_response: bool = True
     ) -> None:
         self.connection = connection
         self.bytes_held = bytes_held
         self.response = response
-        self.is_unanswered = is_unanswered
-        """True if the request has no response.  Then the request outlives its client."""
+        self.expects_response = expects_response
+        """False if the request has no response by protocol (acks=0).  Then the request outlives its connection."""
         self.is_dropped = False
         """True once the request is given up.  Then the connection ignores its outcome."""
         self.work: asyncio.Future[Response] | PendingResponse | None = None
@@ -401,7 +401,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         Waiting requests with a response are dropped instead of being begun.
         """
         self._has_left = True
-        for exchange in [each for each in self._started if not each.is_unanswered]:
+        for exchange in [each for each in self._started if each.expects_response]:
             self._started.remove(exchange)
             exchange.is_dropped = True
             if exchange.work is not None:
@@ -483,7 +483,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             standstill.look()
             if self.is_closed:
                 return  # the process stood still: its client is given up
-        if self._has_left and not self._dispatch.is_unanswered(frame):
+        if self._has_left and self._dispatch.expects_response(frame):
             return
         try:
             response = self._dispatch(frame, self)
@@ -496,8 +496,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             else:
                 self._send(response)
             return
-        is_unanswered = self._dispatch.is_unanswered(frame)
-        exchange = Exchange(self, len(frame) + FRAME_BYTES, None, is_unanswered=is_unanswered)
+        expects_response = self._dispatch.expects_response(frame)
+        exchange = Exchange(self, len(frame) + FRAME_BYTES, None, expects_response=expects_response)
         self._bytes_held += exchange.bytes_held
         self._started.append(exchange)
         exchange.begin(response)
@@ -842,7 +842,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _outlives(self, exchange: Exchange) -> bool:
         """Return whether a request goes on after the close: it has no response, and is in progress."""
-        return exchange.is_unanswered and exchange.work is not None
+        return exchange.work is not None and not exchange.expects_response
 
 
 def _release(response: Response) -> None:

@@ -180,7 +180,7 @@ class SecureClient:
             self.transport.buffer_updated(len(cipher))
 
 
-def unanswered(number: int, size: int) -> bytes:
+def without_response(number: int, size: int) -> bytes:
     return frame(number, key=PRODUCE, version=NO_ACKS, size=size)
 
 
@@ -191,9 +191,9 @@ async def test_the_sockets_end_comes_behind_all_that_lies_undecrypted(made: Cert
     first, later = UNANSWERED_MAX, SHARED_BYTES // 128  # more are not read before they are responded to
     count = first + 2 * later
     world.script.later(*range(count))
-    client.deliver(b"".join(unanswered(number, 8) for number in range(first)))
+    client.deliver(b"".join(without_response(number, 8) for number in range(first)))
     for begin in (first, first + later):  # each fills the receive buffer, so that nothing tells that it was the last
-        client.deliver(b"".join(unanswered(number, 124) for number in range(begin, begin + later)))
+        client.deliver(b"".join(without_response(number, 124) for number in range(begin, begin + later)))
     await turn(5)
     assert client.raw.is_paused
     assert len(world.script.begun) == first
@@ -229,7 +229,7 @@ async def test_a_client_that_has_gone_and_reads_nothing_is_read_to_its_end(
     client.connection.depart()
     await turn()
     assert not client.raw.is_paused
-    client.deliver(frame(2) + unanswered(3, 8))
+    client.deliver(frame(2) + without_response(3, 8))
     assert world.script.begun == ([1, 3] if by_response else [3])
     client.transport.eof_received()
     await turn()

@@ -24,7 +24,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates.make(tmp_path_factory.mktemp("certificates"))
 
 
-def unanswered(number: int) -> bytes:
+def without_response(number: int) -> bytes:
     return frame(number, key=PRODUCE, version=NO_ACKS)
 
 
@@ -155,7 +155,7 @@ async def test_those_in_progress_outlive_the_connection() -> None:
     world.script.later(1)
     world.script.pending(2)
     peer = world.peer()
-    peer.send(unanswered(1) + unanswered(2))
+    peer.send(without_response(1) + without_response(2))
     held = world.metrics.request_bytes_held
     assert not await left(peer)
     assert peer.is_gone
@@ -176,7 +176,7 @@ async def test_a_connection_that_has_ended_keeps_no_place() -> None:
     world.script.later(*range(1, 4))
     for number in range(1, 4):
         peer = world.peer()
-        peer.send(unanswered(number))
+        peer.send(without_response(number))
         assert not await left(peer)
     assert world.script.begun == [1, 2, 3]
     assert world.metrics.connections_refused == 0
@@ -189,7 +189,7 @@ async def test_the_connection_stays_until_the_last_of_them_has_begun() -> None:
     peer = world.peer()
     peer.connection.mute(10)
     world.script.later(1)
-    peer.send(unanswered(1))
+    peer.send(without_response(1))
     assert await left(peer)
     assert not peer.is_gone
     peer.connection.unmute()
@@ -204,7 +204,7 @@ async def test_a_stop_waits_for_those_in_progress() -> None:
     world = World()
     world.script.later(1)
     peer = world.peer()
-    peer.send(unanswered(1))
+    peer.send(without_response(1))
     assert not await left(peer)
     stop = asyncio.create_task(world.listener.drain(1_000))
     await turn()
@@ -221,7 +221,7 @@ async def test_a_stop_gives_those_in_progress_up_after_its_time(has_ended: bool)
     world = World()
     world.script.later(1)
     peer = world.peer()
-    peer.send(unanswered(1))
+    peer.send(without_response(1))
     if has_ended:
         assert not await left(peer)
     await world.listener.drain(1)
@@ -235,7 +235,7 @@ async def test_a_frame_that_cannot_end_leaves_the_budget() -> None:
     world = World()
     peer = world.peer()
     peer.connection.mute(10)
-    peer.send(unanswered(1) + (10_000).to_bytes(4, "big") + bytes(5_000))
+    peer.send(without_response(1) + (10_000).to_bytes(4, "big") + bytes(5_000))
     held = world.metrics.request_bytes_held
     assert held > 5_000
     assert await left(peer)
@@ -253,7 +253,7 @@ async def test_requests_with_a_response_are_dropped_beside_them() -> None:
     world.script.later(1, 3)
     world.script.pending(2)
     peer = world.peer()
-    peer.send(frame(1) + frame(2, key=PRODUCE) + unanswered(3) + frame(4) + unanswered(5))
+    peer.send(frame(1) + frame(2, key=PRODUCE) + without_response(3) + frame(4) + without_response(5))
     assert world.script.begun == [1, 2, 3]
     assert await left(peer)
     assert world.script.answers[1].cancelled()
@@ -305,7 +305,7 @@ async def test_a_failure_ends_the_connection_with_those_behind_it(is_at_once: bo
     if is_at_once:
         world.script.answers[2] = failure
     peer = world.peer()
-    peer.send(unanswered(1) + unanswered(2) + frame(3))
+    peer.send(without_response(1) + without_response(2) + frame(3))
     if not is_at_once:
         world.script.answers[2].set_exception(failure)
     await turn()
@@ -330,7 +330,7 @@ async def test_a_failure_after_the_end_is_logged(
     world = World()
     world.script.later(1, 2)
     peer = world.peer()
-    peer.send(unanswered(1) + unanswered(2))
+    peer.send(without_response(1) + without_response(2))
     assert not await left(peer)
     world.script.answers[1].set_exception(failure)
     await turn()
@@ -347,7 +347,7 @@ async def test_a_reset_does_not_end_them() -> None:
     world = World()
     world.script.later(1)
     peer = world.peer()
-    peer.send(unanswered(1))
+    peer.send(without_response(1))
     peer.leave()
     await turn()
     assert not world.script.answers[1].cancelled()
@@ -361,7 +361,7 @@ async def test_another_process_has_none_of_them() -> None:
     world = World()
     world.script.later(1)
     peer = world.peer(kind=UnorderedConnection)
-    peer.send(unanswered(1))
+    peer.send(without_response(1))
     assert not await left(peer)
     assert peer.is_gone
     assert world.script.answers[1].cancelled()
