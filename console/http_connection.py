@@ -5,8 +5,8 @@ has a time-out.  After it the connection is dropped, with the bytes that the cli
 dropped earlier in two cases: of too many, the one that has waited longest, when another comes; and the slowest readers,
 when unsent responses take too much memory.  A connection whose request is being served is never dropped for others; the
 number of such requests is bounded.  So health checks get through while clients hold connections open, and while the API
-is busy.  Whatever it waits for, a connection is dropped when its client has gone during a standstill of this process,
-or when all clients are given up (``server.node``).  A handler that runs goes on then.
+is busy.  A connection is dropped in any state when its client has gone during a standstill of this process, or when all
+clients are given up (``server.node``).  A running handler goes on then.
 """
 
 from __future__ import annotations

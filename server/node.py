@@ -292,8 +292,8 @@ class Node:
     def _close_departed(self, seconds: float) -> None:
         """Close the connections of clients that have gone while this process stood still, with the requests in them.
 
-        Produces without a response (acks=0) are served before: their clients close without waiting for anything.  This
-        holds if clients are given up next, too.
+        Produces without a response (acks=0) are served before: their clients close without waiting for anything.  The
+        same produces are served if clients are given up next.
 
         A client with a short time-out may have given another request up, and have gone on through another process.
         """

@@ -11,9 +11,9 @@ it have their responses.  Nothing begins out of order, and nothing begins while 
 
 The end of a connection drops its requests, except for requests without a response (a produce with acks=0).  The client
 of such a request counts it as done once it is sent: the client sends, flushes and closes.  As in Kafka, a request from
-before the end is served.  The connection stays until the last of them has begun, and sends nothing.  A request without
-a response that has begun outlives the connection, however that ends: also by a reset, or by a later request's failure.
-Until it is done it keeps its bytes in the budget, and no place among the connections.
+before the end is served.  The connection stays until the last request without a response has begun, and sends nothing.
+Such a request, once begun, outlives the connection: also after a reset, or after the failure of a later request.  Until
+it is done it keeps its bytes in the budget, and no place among the connections.
 
 Only ``loop.create_task`` and the transport are used, no threads and no clock.  A transport may call back from within
 ``resume_reading``, as simulated ones do: it is the last thing that an event does.
@@ -90,7 +90,7 @@ class ConnectionOwner(Protocol):
         """Remove a connection whose socket is closed."""
 
     def finished(self, connection: ClientConnection) -> None:
-        """Note that the last request that outlived a connection is done."""
+        """Note that no request of a closed connection is in progress any more."""
 
     def malformed(self, connection: ClientConnection, why: str) -> None:
         """Count and log a connection that is closed because its bytes are not a request."""
@@ -535,7 +535,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._go_on_later()
 
     def _take_late(self, exchange: Exchange, outcome: Outcome) -> None:
-        """Take the outcome of a request that was given up, or that has outlived the connection."""
+        """Take the outcome of a dropped request, or of a request of a closed connection."""
         if isinstance(outcome, Response):
             _release(outcome)
         elif not isinstance(outcome, asyncio.CancelledError | CloseConnection):
@@ -746,7 +746,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close at once.  Bytes of earlier responses that the kernel has not taken are lost.
 
-        Requests without a response that have begun go on.
+        Requests without a response go on once they have begun.
         """
         if self.is_closed:
             return
@@ -800,7 +800,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _close_failed(self, error: BaseException) -> None:
         """Close the connection because of a request's exception: a bug is logged, also if it is closed already.
 
-        As in Kafka, requests behind that request do not begin.  Requests without a response that have begun go on.
+        As in Kafka, waiting requests do not begin.  Requests without a response go on once they have begun.
         """
         if not isinstance(error, CloseConnection):
             self._listener.bug(self, error)
@@ -811,7 +811,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._close_malformed(str(error))
 
     def _leave(self) -> None:
-        """Give back everything that the connection holds, except for requests that outlive it.  Idempotent."""
+        """Give back everything that the connection holds.  Idempotent.
+
+        Requests without a response go on, with their bytes in the budget.
+        """
         if self.is_closed:
             return
         self.is_closed = True

@@ -167,8 +167,8 @@ class Listener:
     async def drain(self, timeout_s: float) -> None:
         """Stop accepting; close connections once everything that they sent has its response.
 
-        Requests that have outlived their connections are waited for, too: no other process will serve them.  After
-        ``timeout_s`` seconds the rest are closed, and all requests given up.
+        Requests without a response are waited for beyond their connections, too: no other process will serve them.
+        After ``timeout_s`` seconds the rest are closed, and all requests given up.
         """
         self.stop_accepting()
         for connection in list(self.connections):
@@ -191,10 +191,10 @@ class Listener:
     def give_clients_up(self) -> int:
         """Close all connections at once, also those that wait to be accepted, and go on listening.
 
-        Requests in their buffers and requests in progress are dropped; a produce that an owner has accepted goes on,
-        and so does a request without a response that has begun.
-        Connections whose client has closed them stay, as after ``close_departed``: their requests without a response
-        are outdated by nothing.  Return the number of closed connections.
+        Requests in their buffers and requests in progress are dropped; a produce that an owner has accepted goes on.
+        Requests without a response go on once they have begun.  Connections whose client has closed them stay for their
+        requests without a response, as after ``close_departed``: nothing outdates these.  Return the number of closed
+        connections.
         """
         self.close_departed()
         accepted = [each for each in self.connections if not each.has_left]
@@ -323,7 +323,7 @@ class Listener:
             self.finished(connection)
 
     def finished(self, connection: ClientConnection) -> None:
-        """Note that no request of a connection is in progress any more."""
+        """Note that no request of a closed connection is in progress any more."""
         self._outlived.discard(connection)
         if self._all_gone is not None and not self.connections and not self._outlived:
             self._all_gone.set()

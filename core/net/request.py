@@ -29,7 +29,7 @@ class Client(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """True once the connection is closed.  Requests without a response that have begun go on after that."""
+        """True once the connection is closed.  Requests without a response go on once they have begun."""
 
     session: Session
     """Who the client is, as far as its listener asks."""

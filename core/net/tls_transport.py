@@ -254,7 +254,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
 
     @property
     def _may_read(self) -> bool:
-        """True if the connection reads, and the kernel takes what TLS itself says to that, or its reader has gone."""
+        """True if the connection reads, and the kernel takes the bytes of TLS itself or their reader has gone."""
         return self._wants_reads and (not self._is_full or self._connection.has_left)
 
     def _read_or_pause(self) -> None:
