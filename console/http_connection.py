@@ -3,8 +3,10 @@
 The server waits for a client to send a request's head, its body or the next request, or to read a response.  Every wait
 has a time-out.  After it the connection is dropped, with the bytes that the client has not read.  Connections are
 dropped earlier in two cases: of too many, the one that has waited longest, when another comes; and the slowest readers,
-when unsent responses take too much memory.  A connection whose request is being served is never dropped; the number of
-such requests is bounded.  So health checks get through while clients hold connections open, and while the API is busy.
+when unsent responses take too much memory.  A connection whose request is being served is never dropped for others; the
+number of such requests is bounded.  So health checks get through while clients hold connections open, and while the API
+is busy.  A connection is dropped in any state when its client has gone during a standstill of this process, or when all
+clients are given up (``server.node``).  A running handler goes on then.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from bmq.core.wire.codec import decode_request, encode_response
 from bmq.core.wire.header import Header, parse_header
 from bmq.core.wire.large import is_large
 from bmq.core.wire.primitives import TooManyPartitions
-from bmq.core.wire.produce import is_unanswered
+from bmq.core.wire.produce import expects_response
 from bmq.core.wire.response_errors import error_codes
 from bmq.endpoint.api import Api
 from bmq.endpoint.api_versions import unsupported_version
@@ -48,7 +48,7 @@ class Endpoint:
         self._quotas = caller.quotas
         self._apis: dict[int, Api[Any]] = {int(api.key): api for api in apis}
         assert len(self._apis) == len(apis), "an API is registered twice"
-        self.is_unanswered = is_unanswered
+        self.expects_response = expects_response
         self._pipelined = frozenset(int(api.key).to_bytes(2, "big") for api in apis if api.is_pipelined)
 
     def __repr__(self) -> str:

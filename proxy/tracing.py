@@ -75,7 +75,7 @@ class TracedEndpoint:
         self._random = random.Random().random
         self._request = _TracedRequests(endpoint.scopes, tracer, sampled)
         self.is_pipelined = endpoint.is_pipelined
-        self.is_unanswered = endpoint.is_unanswered
+        self.expects_response = endpoint.expects_response
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         if self._random() >= self._ratio:
@@ -90,7 +90,7 @@ class TracedInternalEndpoint:
         self._endpoint = endpoint
         self._request = _TracedRequests(endpoint.scopes, tracer, SampledRecords())
         self.is_pipelined = endpoint.is_pipelined
-        self.is_unanswered = endpoint.is_unanswered
+        self.expects_response = endpoint.expects_response
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         parents = _parents_of(frame)

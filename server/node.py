@@ -272,6 +272,9 @@ class Node:
     def _give_clients_up(self, why: str) -> None:
         """Close all clients' connections, with all that lies in them or is in progress for them.
 
+        Produces without a response (acks=0) of clients that have gone are served after a pause of any length, as in
+        Kafka: their clients repeat nothing, so nothing outdates them.  Each goes to the owner of its partition today.
+
         A process that stood still, or was declared dead, must not go on as if nothing had happened.  A client may have
         given up a request that this process still has, and have gone on through another process: what the request says
         is outdated then.  An offset commit would take back a later one, a join fence the member that joined again.  No
@@ -281,21 +284,24 @@ class Node:
         closed = self.close_clients()
         self.metrics.clients_given_up += 1
         _log.warning(
-            "all clients' connections are closed, with the requests in them: clients connect and send them again",
+            "all clients' connections are closed, with the requests in them: clients connect and send them again."
+            " Produces with acks=0 of clients that have gone are served",
             extra=fields(connections=closed, error=why),
         )
 
     def _close_departed(self, seconds: float) -> None:
         """Close the connections of clients that have gone while this process stood still, with the requests in them.
 
-        Produces without a response (acks=0) are served before: their clients close without waiting for anything.
+        Produces without a response (acks=0) are served before: their clients close without waiting for anything.  The
+        same produces are served if clients are given up next.
 
         A client with a short time-out may have given another request up, and have gone on through another process.
         """
         closed = self.close_departed()
         if closed:
             _log.info(
-                "connections of clients that have gone are closed, with the requests in them",
+                "connections of clients that have gone are closed: of the requests in them, only produces with acks=0"
+                " are served",
                 extra=fields(connections=closed, error=f"this process stood still for {seconds:.1f} s"),
             )
 

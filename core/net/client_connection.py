@@ -11,7 +11,9 @@ it have their responses.  Nothing begins out of order, and nothing begins while 
 
 The end of a connection drops its requests, except for requests without a response (a produce with acks=0).  The client
 of such a request counts it as done once it is sent: the client sends, flushes and closes.  As in Kafka, a request from
-before the end is served.  The connection stays until the last request without a response is done, and sends nothing.
+before the end is served.  The connection stays until the last request without a response has begun, and sends nothing.
+Such a request, once begun, outlives the connection: also after a reset, or after the failure of a later request.  Until
+it is done it keeps its bytes in the budget, and no place among the connections.
 
 Only ``loop.create_task`` and the transport are used, no threads and no clock.  A transport may call back from within
 ``resume_reading``, as simulated ones do: it is the last thing that an event does.
@@ -87,6 +89,9 @@ class ConnectionOwner(Protocol):
     def lost(self, connection: ClientConnection) -> None:
         """Remove a connection whose socket is closed."""
 
+    def finished(self, connection: ClientConnection) -> None:
+        """Note that no request of a closed connection is in progress any more."""
+
     def malformed(self, connection: ClientConnection, why: str) -> None:
         """Count and log a connection that is closed because its bytes are not a request."""
 
@@ -97,18 +102,18 @@ class ConnectionOwner(Protocol):
 class Exchange:
     """A request that has begun, until its response is sent."""
 
-    __slots__ = ("bytes_held", "connection", "is_dropped", "is_unanswered", "response", "work")
+    __slots__ = ("bytes_held", "connection", "expects_response", "is_dropped", "response", "work")
 
     def __init__(
-        self, connection: ClientConnection, bytes_held: int, response: Response | None, *, is_unanswered: bool = False
+        self, connection: ClientConnection, bytes_held: int, response: Response | None, *, expects_response: bool = True
     ) -> None:
         self.connection = connection
         self.bytes_held = bytes_held
         self.response = response
-        self.is_unanswered = is_unanswered
-        """True if the request has no response.  Then the request outlives its client."""
+        self.expects_response = expects_response
+        """False if the request has no response by protocol (acks=0).  Then the request outlives its connection."""
         self.is_dropped = False
-        """True once the client has gone.  Then the connection ignores the request's outcome."""
+        """True once the request is given up.  Then the connection ignores its outcome."""
         self.work: asyncio.Future[Response] | PendingResponse | None = None
 
     def begin(self, work: Awaitable[Response]) -> None:
@@ -290,6 +295,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         """True if a part of a frame has arrived."""
         return self._frames.is_partial
 
+    @property
+    def has_left(self) -> bool:
+        """True once the client is known to have gone: it reads nothing, and requests with a response do not begin."""
+        return self._has_left
+
     # ------------------------------------------------------------------------------------------ transport's events
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -308,7 +318,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             # The kernel sizes the buffers: a fixed size would switch its tuning off.
         if self._on_open is not None:
             self._on_open(self)
-        if self.session.has_begun and self.session.protocol == "PLAINTEXT":
+        if self._may_begin_at_once:
             self.identified()
         if self.is_muted:  # too many connections come: it waits
             self._read_or_pause()
@@ -339,7 +349,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._settle(has_completed=bool(frames))
 
     def eof_received(self) -> bool:
-        """Close the connection: at once, or after the last request without a response, then return True.
+        """Close the connection: at once, or when the last request without a response has begun, then return True.
 
         Outstanding responses are not sent.  Kafka sends them to a client that has closed its sending half alone.  Here
         such a client counts as gone: a proxy shows a close in the same way.
@@ -366,10 +376,24 @@ class ClientConnection(asyncio.BufferedProtocol):
         """
         if self.is_closed or self._has_left:
             return
+        if self._is_blocked and self._is_reading:  # TLS pauses by itself while its own bytes are not taken
+            self._switch_reading(False)  # the next turn reads on, and TLS with it
         is_idle = self._is_reading and not (self._started or self._waiting)
         self._drop_answered()
         if not is_idle:  # thousands of idle connections may end at once, and the loop reads their ends without a call
             self._go_on_later()
+
+    def depart_unread(self) -> None:
+        """Depart before anything is read.  A client that has to log in, or to shake hands, has no requests here."""
+        if self._may_begin_at_once:
+            self.depart()
+        else:
+            self.close()
+
+    @property
+    def _may_begin_at_once(self) -> bool:
+        """True if the first bytes of the connection are requests: no log-in and no TLS come before."""
+        return self.session.has_begun and self.session.protocol == "PLAINTEXT"
 
     def _drop_answered(self) -> None:
         """Drop the requests in progress that have a response, and send nothing more.
@@ -377,7 +401,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         Waiting requests with a response are dropped instead of being begun.
         """
         self._has_left = True
-        for exchange in [each for each in self._started if not each.is_unanswered]:
+        for exchange in [each for each in self._started if each.expects_response]:
             self._started.remove(exchange)
             exchange.is_dropped = True
             if exchange.work is not None:
@@ -459,7 +483,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             standstill.look()
             if self.is_closed:
                 return  # the process stood still: its client is given up
-        if self._has_left and not self._dispatch.is_unanswered(frame):
+        if self._has_left and self._dispatch.expects_response(frame):
             return
         try:
             response = self._dispatch(frame, self)
@@ -472,8 +496,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             else:
                 self._send(response)
             return
-        is_unanswered = self._dispatch.is_unanswered(frame)
-        exchange = Exchange(self, len(frame) + FRAME_BYTES, None, is_unanswered=is_unanswered)
+        expects_response = self._dispatch.expects_response(frame)
+        exchange = Exchange(self, len(frame) + FRAME_BYTES, None, expects_response=expects_response)
         self._bytes_held += exchange.bytes_held
         self._started.append(exchange)
         exchange.begin(response)
@@ -485,10 +509,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         writes the response.  All work that the response makes possible begins in the next turn.
         """
         if self.is_closed or exchange.is_dropped:
-            if isinstance(outcome, Response):
-                _release(outcome)
-            elif not isinstance(outcome, asyncio.CancelledError | CloseConnection):
-                self._close_failed(outcome)
+            self._take_late(exchange, outcome)
             return
         exchange.work = None
         if not isinstance(outcome, Response):
@@ -500,7 +521,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         exchange.response = outcome
         self._bytes_held -= exchange.bytes_held
         if self._has_left:
-            self._go_on_later()  # which closes the connection after the last request
+            self._go_on_later()
             return
         if exchange is not self._started[0]:
             return  # sent after the response before it
@@ -512,6 +533,18 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._send_ready()
             self._write_sent()
             self._go_on_later()
+
+    def _take_late(self, exchange: Exchange, outcome: Outcome) -> None:
+        """Take the outcome of a dropped request, or of a request of a closed connection."""
+        if isinstance(outcome, Response):
+            _release(outcome)
+        elif not isinstance(outcome, asyncio.CancelledError | CloseConnection):
+            self._listener.bug(self, outcome)
+        if exchange.is_dropped:
+            return
+        if isinstance(outcome, CloseConnection) and not isinstance(outcome, CloseQuietly):
+            self._listener.malformed(self, str(outcome))
+        self._listener.loop.call_soon(self._finish, exchange)
 
     @property
     def _shares_writes(self) -> bool:
@@ -596,7 +629,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             more, more_complete = held - self._counted, self._bytes_held - self._counted_complete
             self._counted, self._counted_complete = held, self._bytes_held
             budget.change(self, more, more_complete, has_completed=has_completed)
-        if (self._is_draining and self.is_quiet) or (self._has_ended and not self._waiting and not self._is_running):
+        if (self._is_draining and self.is_quiet) or (self._has_ended and not self._waiting):
             self.close()
         elif not self.is_closed:
             self._read_or_pause()
@@ -638,8 +671,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def is_quiet(self) -> bool:
-        """True if no request is in progress and no response is unsent."""
-        return not (self._started or self._waiting or self._is_blocked)
+        """True if no request is in progress, and no response is unsent whose client may read it."""
+        return self._may_send and not (self._started or self._waiting)
 
     def is_idle(self, now: float, limit_s: float) -> bool:
         """Return whether nothing has happened for ``limit_s`` seconds.
@@ -711,7 +744,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._settle()
 
     def close(self) -> None:
-        """Close at once.  Bytes of earlier responses that the kernel has not taken are lost."""
+        """Close at once.  Bytes of earlier responses that the kernel has not taken are lost.
+
+        Requests without a response go on once they have begun.
+        """
         if self.is_closed:
             return
         was_blocked = self._is_blocked
@@ -722,13 +758,50 @@ class ClientConnection(asyncio.BufferedProtocol):
         else:
             self._transport.close()
 
+    def abandon(self) -> None:
+        """Close at once, and give up the requests that would outlive the connection.  Idempotent."""
+        self.close()
+        for exchange in self._started:
+            exchange.is_dropped = True
+            if exchange.work is not None:
+                exchange.work.cancel()
+        self._started.clear()
+        self._bytes_held = 0
+        self._count_outliving()
+
+    @property
+    def is_outlived(self) -> bool:
+        """True if the connection is closed, and requests without a response are in progress."""
+        return self.is_closed and bool(self._started)
+
+    def _finish(self, exchange: Exchange) -> None:
+        """End a request that has outlived the connection, in a turn of the loop of its own."""
+        if exchange.is_dropped:
+            return
+        self._started.remove(exchange)
+        self._bytes_held -= exchange.bytes_held
+        self._count_outliving()
+        if not self._started:
+            self._listener.finished(self)
+
+    def _count_outliving(self) -> None:
+        """Update the budget after the close.  It may call other connections."""
+        held = self._bytes_held
+        more, more_complete = held - self._counted, held - self._counted_complete
+        self._counted = self._counted_complete = held
+        if more or more_complete:
+            self._budget.change(self, more, more_complete, has_completed=False)
+
     def _close_malformed(self, why: str) -> None:
         self._write()  # responses to what came before
         self._listener.malformed(self, why)
         self.close()
 
     def _close_failed(self, error: BaseException) -> None:
-        """Close the connection because of a request's exception: a bug is logged, also if it is closed already."""
+        """Close the connection because of a request's exception: a bug is logged, also if it is closed already.
+
+        As in Kafka, waiting requests do not begin.  Requests without a response go on once they have begun.
+        """
         if not isinstance(error, CloseConnection):
             self._listener.bug(self, error)
             self.close()
@@ -738,14 +811,22 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._close_malformed(str(error))
 
     def _leave(self) -> None:
-        """Give back everything that the connection holds.  Idempotent."""
+        """Give back everything that the connection holds.  Idempotent.
+
+        Requests without a response go on, with their bytes in the budget.
+        """
         if self.is_closed:
             return
         self.is_closed = True
-        started = list(self._started)
-        self._started.clear()
+        started, self._started = self._started, deque()
         self._waiting.clear()
+        self._bytes_held = 0
         for exchange in started:
+            if self._outlives(exchange):
+                self._started.append(exchange)
+                self._bytes_held += exchange.bytes_held
+                continue
+            exchange.is_dropped = True
             if exchange.work is not None:
                 exchange.work.cancel()  # a parked fetch must not linger; a produce goes on in its partition's owner
             elif exchange.response is not None:
@@ -758,13 +839,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._mute_timer.cancel()
             self._mute_timer = None
         self._on_close.notify_last()
-        self._bytes_held = 0
-        held, complete = self._counted, self._counted_complete
-        self._counted = self._counted_complete = 0
         self._frames.drop()
-        if held:
-            self._budget.change(self, -held, -complete, has_completed=False)
+        self._count_outliving()
         self._budget.forget(self)
+
+    def _outlives(self, exchange: Exchange) -> bool:
+        """Return whether a request goes on after the close: it has no response, and is in progress."""
+        return exchange.work is not None and not exchange.expects_response
 
 
 def _release(response: Response) -> None:

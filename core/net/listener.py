@@ -96,6 +96,7 @@ class Listener:
         self.connections: dict[ClientConnection, None] = {}  # oldest first
         # Without a session, oldest first.  An OrderedDict finds its first key at once, after any number of removals.
         self._newcomers: OrderedDict[ClientConnection, None] = OrderedDict()
+        self._outlived: set[ClientConnection] = set()  # gone, with requests without a response that are in progress
         self.shared_buffer = memoryview(bytearray(SHARED_BYTES))
         self.cipher_buffer = memoryview(bytearray(PIECE_BYTES))
         self.now = 0.0  # the loop's time at the last tick
@@ -170,31 +171,37 @@ class Listener:
     async def drain(self, timeout_s: float) -> None:
         """Stop accepting; close connections once everything that they sent has its response.
 
-        The rest are closed after ``timeout_s`` seconds.
+        Requests without a response are waited for beyond their connections, too: no other process will serve them.
+        After ``timeout_s`` seconds the rest are closed, and all requests given up.
         """
         self.stop_accepting()
         for connection in list(self.connections):
             connection.drain()
-        if self.connections:
+        if self.connections or self._outlived:
             self._all_gone = asyncio.Event()
             if not await wait_for(self._all_gone, timeout_s):
-                _log.warning("%d connections did not end in %g s and are closed", len(self.connections), timeout_s)
+                count = len(self.connections) + len(self._outlived)
+                _log.warning("%d connections did not end in %g s and are closed", count, timeout_s)
         self.close()
 
     def close(self) -> None:
         """Close all connections at once, requests in progress or not.  Idempotent."""
         self.stop_accepting()
-        for connection in list(self.connections):
-            connection.close()
+        for connection in (*self.connections, *self._outlived):
+            connection.abandon()
+        self._outlived.clear()
         self._stop_timer()
 
     def give_clients_up(self) -> int:
         """Close all connections at once, also those that wait to be accepted, and go on listening.
 
         Requests in their buffers and requests in progress are dropped; a produce that an owner has accepted goes on.
-        Return the number of connections.
+        Requests without a response go on once they have begun.  Connections whose client has closed them stay for their
+        requests without a response, as after ``close_departed``: nothing outdates these.  Return the number of closed
+        connections.
         """
-        accepted = list(self.connections)
+        self.close_departed()
+        accepted = [each for each in self.connections if not each.has_left]
         for connection in accepted:
             connection.close()
         listening = () if self._is_stopping else self._servers
@@ -204,7 +211,7 @@ class Listener:
         """Close the connections whose client has closed them, whatever it sent before; return their number.
 
         Requests in their buffers and requests in progress are dropped, except for those without a response (acks=0).
-        A produce that an owner has accepted goes on.  A connection in the backlog is closed at its accept.
+        A produce that an owner has accepted goes on.  A connection in the backlog is treated so at its accept.
         """
         by_transport: dict[asyncio.BaseTransport, ClientConnection] = {}
         for connection in self.connections:
@@ -242,8 +249,9 @@ class Listener:
             connection.close()
             return self.now
         if self._departures.has_left(connection.transport):
-            connection.close()
-            return self.now
+            connection.depart_unread()
+            if connection.is_closed:
+                return self.now
         if self._rates.is_active and not self._admit(connection):
             return self.now
         if self._timer is None:
@@ -339,8 +347,16 @@ class Listener:
             del self._by_host[connection.host]
         if not self.connections:
             self._stop_timer()
-            if self._all_gone is not None:
-                self._all_gone.set()
+        if connection.is_outlived:
+            self._outlived.add(connection)
+        else:
+            self.finished(connection)
+
+    def finished(self, connection: ClientConnection) -> None:
+        """Note that no request of a closed connection is in progress any more."""
+        self._outlived.discard(connection)
+        if self._all_gone is not None and not self.connections and not self._outlived:
+            self._all_gone.set()
 
     def malformed(self, connection: ClientConnection, why: str) -> None:
         """Count and log a connection that is closed because its bytes are not a request."""

@@ -29,7 +29,7 @@ class Client(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """True once the connection is closed.  A client that has gone may have requests without a response in it."""
+        """True once the connection is closed.  Requests without a response go on once they have begun."""
 
     session: Session
     """Who the client is, as far as its listener asks."""
@@ -208,12 +208,13 @@ class Dispatch(Protocol):
     ``PendingResponse`` has no turn of its own: the connection gets it in a call).
     CloseConnection, raised or awaited, closes the connection; any other exception is a bug, which is logged and closes
     it too. ``is_pipelined`` returns, from the frame alone, whether this request may be dispatched while earlier ones of
-    its connection have no response (Produce); all others are dispatched in turn, as in Kafka.  ``is_unanswered``
-    returns whether this request has no response (Produce with acks=0).  Then the request outlives its connection's end.
+    its connection have no response (Produce); all others are dispatched in turn, as in Kafka.  ``expects_response``
+    returns whether this request has a response by protocol.  A request without one (Produce with acks=0) outlives its
+    connection's end.
     """
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]: ...
 
     def is_pipelined(self, frame: memoryview) -> bool: ...
 
-    def is_unanswered(self, frame: memoryview) -> bool: ...
+    def expects_response(self, frame: memoryview) -> bool: ...

@@ -89,6 +89,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._is_full = False  # the kernel does not take what was encrypted
         self._is_blocked = False  # as the connection was told
         self._is_decrypt_due = False
+        self._has_socket_ended = False  # behind bytes that may not be decrypted yet
 
     def __repr__(self) -> str:
         return (
@@ -121,11 +122,17 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._decrypt()
 
     def eof_received(self) -> bool:
-        """Return False to close the connection, True if the connection has requests to serve before its close."""
+        """Return False to close the connection, True if the connection has requests to serve before its close.
+
+        The connection gets the end behind all bytes that came before it.  Bytes that are not decrypted yet may lie
+        here: the connection does not read, or reads again and ``_decrypt`` is due in this turn of the loop.
+        """
         if self._is_closed:
             return False
         if self._is_secure:
-            return self._connection.eof_received()
+            self._has_socket_ended = True
+            self._decrypt()
+            return not self._is_closed
         if self._has_begun:  # else it is a load balancer's check
             self._fail(
                 "the client has left: it may not trust this listener's certificate, or want another version or suite"
@@ -209,7 +216,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         """Pass what has arrived to the connection, as long as it reads."""
         self._is_decrypt_due = False
         read = cast(_Read, self._ssl.read)
-        while self._is_secure and self._wants_reads and not self._is_full and not self._is_closed:
+        while self._is_secure and self._may_read and not self._is_closed:
             buffer = self._connection.get_buffer(-1)
             filled, room, is_end, is_empty = 0, len(buffer), False, False
             try:
@@ -224,6 +231,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
                     room -= count
             except ssl.SSLWantReadError:
                 is_empty = True
+                is_end = self._has_socket_ended
             except ssl.SSLError as error:
                 self._send_encrypted()
                 self._listener.malformed(self._connection, f"TLS: {_reason(error)}")
@@ -239,13 +247,19 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._send_encrypted()  # what TLS itself has to say
 
     def _decrypt_later(self) -> None:
-        if not self._is_decrypt_due and self._is_secure and (self._incoming.pending or self._ssl.pending()):
+        has_more = self._incoming.pending or self._ssl.pending() or self._has_socket_ended
+        if has_more and not self._is_decrypt_due and self._is_secure:
             self._is_decrypt_due = True
             asyncio.get_running_loop().call_soon(self._decrypt)
 
+    @property
+    def _may_read(self) -> bool:
+        """True if the connection reads, and the kernel takes the bytes of TLS itself or their reader has gone."""
+        return self._wants_reads and (not self._is_full or self._connection.has_left)
+
     def _read_or_pause(self) -> None:
-        reads = self._wants_reads and not self._is_full
-        if reads != self._reads and not self._is_closed:
+        reads = self._may_read
+        if reads != self._reads and not (self._is_closed or self._has_socket_ended):
             self._reads = reads
             if reads:
                 self._raw.resume_reading()
@@ -278,7 +292,9 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
 
     def _send_encrypted(self) -> None:
         if self._outgoing.pending:
-            self._raw.write(self._outgoing.read())
+            encrypted = self._outgoing.read()
+            if not (self._is_full and self._connection.has_left):  # a client that does not read could let it grow
+                self._raw.write(encrypted)
 
     def _block(self) -> None:
         if not self._is_blocked:

@@ -164,8 +164,8 @@ class InternalEndpoint:
     def is_pipelined(self, frame: memoryview) -> bool:
         return True
 
-    def is_unanswered(self, frame: memoryview) -> bool:
-        return False
+    def expects_response(self, frame: memoryview) -> bool:
+        return True
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         key, version, correlation_id = _FIXED.unpack_from(frame)

@@ -113,15 +113,15 @@ _ACKS = struct.Struct(">hi")
 _HEADER = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
 
 
-def is_unanswered(frame: memoryview) -> bool:
-    """Return whether the request in ``frame`` (without its size) is a Produce with acks=0.  False if it is malformed.
+def expects_response(frame: memoryview) -> bool:
+    """Return False if the request in ``frame`` (without its size) is a Produce with acks=0.  True if it is malformed.
 
     The frame's API and version need not be checked before.
     """
     try:
         key, version, _, length = _HEADER.unpack_from(frame)
         if key:
-            return False
+            return True
         pos, is_flexible = _HEADER.size + max(0, length), version >= FLEXIBLE_SINCE
         if is_flexible:
             pos = skip_tags(frame, pos) if frame[pos] else pos + 1
@@ -129,9 +129,9 @@ def is_unanswered(frame: memoryview) -> bool:
             pos += 1  # null, as without transactions
         else:
             _, pos = read_nullable_string(frame, pos, flexible=is_flexible)
-        return bool(_ACKS.unpack_from(frame, pos)[0] == ACKS_NONE)
+        return bool(_ACKS.unpack_from(frame, pos)[0] != ACKS_NONE)
     except (*CUT_SHORT, FormatError):
-        return False
+        return True
 
 
 def parse_produce(body: memoryview, version: int, partitions_max: int = PARTITIONS) -> ProduceRequest:

@@ -101,7 +101,7 @@ class AuthenticationGate:
         self.audit = audit
         self.deadlines = Deadlines(_GRAIN_S)
         self.is_pipelined = inner.is_pipelined
-        self.is_unanswered = inner.is_unanswered
+        self.expects_response = inner.expects_response
         self._connections: dict[Client, _Connection] = {}
         self._now = clock.monotonic
         for metric in ev.AuthenticationMetric:

@@ -151,7 +151,8 @@ class Produce:
             return self._encode_response()
         self._response = PendingResponse()
         self._bucket = self.scopes.process.produce_queue.deadlines.add(self, self._timeout_ms / 1000)
-        self._forget = self._client.on_close(self._drop)
+        if self.acks != ACKS_NONE:  # a produce without a response outlives its connection
+            self._forget = self._client.on_close(self._drop)
         self._response.on_over(self._over)
         return self._response
 
@@ -306,14 +307,14 @@ class Produce:
     def _encode_response(self) -> Response:
         topics, self._topics = self._topics, []
         if self.acks == ACKS_NONE:
-            return self._unanswered()
+            return self._no_response()
         return encode_produce(self._version, self._correlation_id, topics, endpoints=self._endpoints)
 
     @property
     def _endpoints(self) -> Sequence[NodeEndpoint]:
         return self._hints.endpoints if self._hints is not None else ()
 
-    def _unanswered(self) -> Response:
+    def _no_response(self) -> Response:
         """Return NO_RESPONSE, for acks=0.  Raises CloseConnection if a part failed."""
         if self._failure:
             raise CloseConnection(f"a produce with acks=0 failed: {self._failure}")
@@ -374,7 +375,7 @@ class LargeProduce(Produce):
         topics, self._topics = self._topics, []
         if self.acks == ACKS_NONE:
             await self._large.free([topics])
-            return self._unanswered()
+            return self._no_response()
         box = [topics]
         del topics
         return await self._large.run(_encode_and_free, self._version, self._correlation_id, box, self._endpoints)

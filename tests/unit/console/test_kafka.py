@@ -33,8 +33,8 @@ class FakeDispatch:
     def is_pipelined(self, frame: memoryview) -> bool:
         raise AssertionError("only a connection asks")
 
-    def is_unanswered(self, frame: memoryview) -> bool:
-        return False
+    def expects_response(self, frame: memoryview) -> bool:
+        return True
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         self.frames.append(bytes(frame))

@@ -297,8 +297,8 @@ class _Fetches:
     def is_pipelined(self, frame: memoryview) -> bool:
         return True
 
-    def is_unanswered(self, frame: memoryview) -> bool:
-        return False
+    def expects_response(self, frame: memoryview) -> bool:
+        return True
 
     async def __call__(self, frame: memoryview, client: Client) -> Response:
         header = parse_header(frame)

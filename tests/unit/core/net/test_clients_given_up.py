@@ -77,7 +77,7 @@ async def test_a_stop_between_two_requests_of_one_read_ends_with_the_first() -> 
         return response
 
     stops.is_pipelined = begin.is_pipelined  # type: ignore[attr-defined]
-    stops.is_unanswered = begin.is_unanswered  # type: ignore[attr-defined]
+    stops.expects_response = begin.expects_response  # type: ignore[attr-defined]
     world.listener.dispatch = stops  # type: ignore[assignment]
     peer = world.peer()
     peer.send(frame(1, key=PRODUCE) + frame(2, key=PRODUCE))

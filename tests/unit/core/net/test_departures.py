@@ -40,7 +40,7 @@ class MovedClock(SystemClock):
 
 
 class Port(World):
-    """A listener that looks for departures after a doubt, as a process's does; with TLS or without."""
+    """A listener that looks for departures after a doubt, and gives clients up, as a process's does."""
 
     def __init__(self, certificates: Certificates | None, *, in_order: bool = True) -> None:
         super().__init__()
@@ -49,7 +49,9 @@ class Port(World):
         self.clock = MovedClock()
         standstill = self.listener.standstill = Standstill(self.clock)
         self.closed: list[int] = []
+        self.given_up: list[int] = []
         standstill.on_doubt.add(lambda _: self.closed.append(self.listener.close_departed()))
+        standstill.on_found.add(lambda _: self.given_up.append(self.listener.give_clients_up()))
         standstill.start()
         self._certificates = certificates
 

@@ -13,7 +13,7 @@ import random
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -24,9 +24,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import fields_of
 from bmq.core.net.client_connection import UNANSWERED_MAX, ClientConnection
+from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.tls_transport import PIECE_BYTES, TlsTransport
 from bmq.core.security.listener_settings import security_of
 from bmq.core.security.principal import ANONYMOUS, user
@@ -34,7 +36,7 @@ from bmq.core.security.session import Session
 from bmq.core.security.tls import ServerTls
 from tests.harness.certificates import Certificates
 from tests.harness.waiting import until
-from tests.unit.core.net.world import PRODUCE, World, frame
+from tests.unit.core.net.world import NO_ACKS, PRODUCE, World, frame, turn
 
 SESSION = Session(listener="OUT", protocol="SSL")
 
@@ -101,6 +103,151 @@ async def _closed(reader: asyncio.StreamReader) -> None:
     with contextlib.suppress(ConnectionError, ssl.SSLError):
         while await reader.read(1 << 16):
             pass
+
+
+# ---------------------------------------------------------------------------------------------- without a socket
+
+
+class Raw(asyncio.Transport):
+    """A socket's transport that keeps what is written and delivers nothing by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.when_written: Callable[[], object] = no_op
+        self.is_closed = False
+        self.is_paused = False
+        self.when_resumed: Callable[[], object] = no_op
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("10.0.0.1", 1) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: Any) -> None:
+        self.written += data
+        self.when_written()
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+        self.when_resumed()
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.close()
+
+
+class SecureClient:
+    """A client of a ``TlsTransport`` whose bytes come in the pieces, and at the times, that the test chooses."""
+
+    def __init__(self, world: World, made: Certificates) -> None:
+        self.raw = Raw()
+        self.connection = ClientConnection(world.listener)
+        self.connection.session = SESSION
+        self.transport = TlsTransport(world.listener, tls(made), 10, lambda: self.connection)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._ssl = client_context(made).wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        self.transport.connection_made(self.raw)
+        while True:
+            try:
+                self._ssl.do_handshake()
+            except ssl.SSLWantReadError:
+                self.deliver()
+                self._incoming.write(bytes(self.raw.written))
+                self.raw.written.clear()
+            else:
+                break
+        self.deliver()
+
+    def deliver(self, data: bytes = b"") -> None:
+        """Encrypt ``data``, and deliver all that is encrypted."""
+        if data:
+            self._ssl.write(data)
+        while cipher := self._outgoing.read(PIECE_BYTES):
+            self.transport.get_buffer(-1)[: len(cipher)] = cipher
+            self.transport.buffer_updated(len(cipher))
+
+
+def without_response(number: int, size: int) -> bytes:
+    return frame(number, key=PRODUCE, version=NO_ACKS, size=size)
+
+
+async def test_the_sockets_end_comes_behind_all_that_lies_undecrypted(made: Certificates) -> None:
+    """uvloop reads the socket's end before it calls what ``resume_reading`` has scheduled."""
+    world = World()
+    client = SecureClient(world, made)
+    first, later = UNANSWERED_MAX, SHARED_BYTES // 128  # more are not read before they are responded to
+    count = first + 2 * later
+    world.script.later(*range(count))
+    client.deliver(b"".join(without_response(number, 8) for number in range(first)))
+    for begin in (first, first + later):  # each fills the receive buffer, so that nothing tells that it was the last
+        client.deliver(b"".join(without_response(number, 124) for number in range(begin, begin + later)))
+    await turn(5)
+    assert client.raw.is_paused
+    assert len(world.script.begun) == first
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        client.raw.when_resumed = no_op
+        assert client.transport.eof_received()
+
+    client.raw.when_resumed = lambda: loop.call_soon(end)  # in the turn that decrypts, before it
+    while not client.raw.is_closed:
+        running = [each for each in world.script.begun if not world.script.answers[each].done()]
+        assert running
+        world.script.respond(*running)
+        await turn(20)
+    assert world.script.begun == list(range(count))
+
+
+@pytest.mark.parametrize("by_response", [True, False])
+async def test_a_client_that_has_gone_and_reads_nothing_is_read_to_its_end(
+    made: Certificates, by_response: bool
+) -> None:
+    world = World()
+    client = SecureClient(world, made)
+    if by_response:
+        client.raw.when_written = client.transport.pause_writing
+        client.deliver(frame(1))
+        client.raw.when_written = no_op
+    else:  # by bytes of TLS itself, without an event of the connection
+        client.transport.pause_writing()
+    await turn()
+    assert client.raw.is_paused
+    client.connection.depart()
+    await turn()
+    assert not client.raw.is_paused
+    client.deliver(frame(2) + without_response(3, 8))
+    assert world.script.begun == ([1, 3] if by_response else [3])
+    client.transport.eof_received()
+    await turn()
+    assert client.raw.is_closed
+
+
+@pytest.mark.parametrize("has_left", [True, False])
+async def test_a_client_that_has_gone_and_reads_nothing_is_drained_at_once(made: Certificates, has_left: bool) -> None:
+    world = World()
+    client = SecureClient(world, made)
+    client.raw.when_written = client.transport.pause_writing
+    client.deliver(frame(1))
+    if has_left:
+        client.connection.depart()
+    client.connection.drain()
+    await turn()
+    assert client.raw.is_closed is has_left
+    client.connection.close()
 
 
 # ------------------------------------------------------------------------------------------------------- sockets

@@ -16,7 +16,7 @@ from tests.harness.audit import HeldAudit
 _HEADER = struct.Struct(">hhi")
 PRODUCE, OTHER = 0, 18
 NO_ACKS = 7
-"""The version of requests that ``Script`` takes for unanswered."""
+"""The version of requests that have no response for ``Script``."""
 
 
 def frame(number: int, *, key: int = OTHER, size: int = 8, version: int = 0) -> bytes:
@@ -52,8 +52,8 @@ class Script:
     def is_pipelined(self, frame: memoryview) -> bool:
         return frame[0] == frame[1] == 0
 
-    def is_unanswered(self, frame: memoryview) -> bool:
-        return bool(_HEADER.unpack_from(frame)[1] == NO_ACKS)
+    def expects_response(self, frame: memoryview) -> bool:
+        return bool(_HEADER.unpack_from(frame)[1] != NO_ACKS)
 
     def later(self, *numbers: int) -> None:
         for number in numbers:

@@ -51,8 +51,8 @@ class Echo:
     def is_pipelined(self, frame: memoryview) -> bool:
         return True
 
-    def is_unanswered(self, frame: memoryview) -> bool:
-        return False
+    def expects_response(self, frame: memoryview) -> bool:
+        return True
 
 
 class Loopback:

@@ -283,8 +283,8 @@ class Kafka:
     def is_pipelined(self, frame: memoryview) -> bool:
         raise AssertionError("all are, between processes")
 
-    def is_unanswered(self, frame: memoryview) -> bool:
-        return False
+    def expects_response(self, frame: memoryview) -> bool:
+        return True
 
 
 def echo(method: str, size: int = 0) -> Sequence[Buffer]:

@@ -10,7 +10,7 @@ import pytest
 
 from bmq.core.errors import FormatError
 from bmq.core.wire.primitives import NodeEndpoint
-from bmq.core.wire.produce import PartitionAnswer, TopicAnswer, encode_produce, is_unanswered, parse_produce
+from bmq.core.wire.produce import PartitionAnswer, TopicAnswer, encode_produce, expects_response, parse_produce
 from tests.unit.core.wire import oracle
 from tests.unit.core.wire.profile import with_random
 
@@ -51,19 +51,19 @@ def in_frame(body: bytes, version: int, client_id: bytes | None, *, key: int = 0
 @with_random(few=60, many=2_000)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_a_request_with_acks_0_is_unanswered(version: int, acks: int, rng: random.Random) -> None:
+def test_a_request_with_acks_0_expects_no_response(version: int, acks: int, rng: random.Random) -> None:
     values = {**oracle.sample(rng, "ProduceRequest", version), "acks": acks}
     body = oracle.kio_bytes("ProduceRequest", version, values)
     for client_id in (None, b"", b"a-producer"):
-        assert is_unanswered(in_frame(body, version, client_id)) is (acks == 0)
-        assert not is_unanswered(in_frame(body, version, client_id, key=1))
+        assert expects_response(in_frame(body, version, client_id)) is (acks != 0)
+        assert expects_response(in_frame(body, version, client_id, key=1))
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"\0", bytes(7), bytes(9), b"\0\0\0\x09" + bytes(4) + b"\x7f\xff", bytes(3) + b"\x0b" + b"\xff" * 40]
 )
-def test_what_is_no_request_is_not_unanswered(data: bytes) -> None:
-    assert not is_unanswered(memoryview(data))
+def test_a_malformed_request_expects_a_response(data: bytes) -> None:
+    assert expects_response(memoryview(data))
 
 
 def test_records_are_writable_slices_of_the_frame() -> None:

@@ -151,6 +151,25 @@ async def test_rule_9_batches_of_a_client_that_has_gone_are_dropped() -> None:
         assert await values(world) == ["x", "later"]
 
 
+async def test_rule_9_batches_without_a_response_of_a_client_that_has_gone_are_kept() -> None:
+    """The client counts them as done once they are sent."""
+    async with cluster() as world:
+        await answers([world.send(plain())])
+        client, closed = FakeClient(), FakeClient()
+        closed.close()
+        sent = [world.send(plain(b"kept"), acks=0, client=client)]
+        await asyncio.sleep(0.0001)  # with the broker link, not with the broker
+        world.kill("b1")
+        await asyncio.sleep(0.01)
+        sent.append(world.send(plain(b"begun late"), acks=0, client=closed))  # as after a quota's wait
+        client.close()
+        assert world.scopes.process.produce_queue.parts == 2
+        world.bury("b1", "b2")
+        await answers([world.send(plain(b"later"))])
+        await asyncio.gather(*sent, return_exceptions=True)  # there is no response to decode
+        assert await values(world) == ["x", "kept", "begun late", "later"]
+
+
 async def test_rule_9_nothing_is_kept_past_its_requests_time_out() -> None:
     async with cluster() as world:
         await answers([world.send(plain())])
