@@ -127,6 +127,14 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
             return None
         return ending.missing
 
+    def marker_error(self, transactional_id: str, key: PartitionKey | None) -> str:
+        """Return why a partition of an ending transaction refused its marker at the last try; "" without a refusal.
+
+        ``key``: None for a topic without an id.
+        """
+        ending = self._markers.endings.get(transactional_id)
+        return "" if ending is None else ending.reason(key)
+
     # ----------------------------------------------------------------------------------------------------- requests
 
     async def handle(self, transactional_id: str, event: ev.Event) -> ev.Respond:

@@ -235,7 +235,7 @@ def groups_of(world: World, number: int, count: int) -> list[str]:
 
 
 @asynccontextmanager
-async def failover(world: World, hold: Callable[[], Awaitable[None]]) -> AsyncIterator[list[str]]:
+async def failover(world: World, hold: Callable[[], Awaitable[object]]) -> AsyncIterator[list[str]]:
     """Let alice own two groups, both of shard 0, and another process take over, where shard 0 awaits ``hold``.
 
     Yields groups of shard 1, which is loaded there.
