@@ -318,6 +318,8 @@ class TransactionDetails(TypedDict):
     """Incarnation of the process that coordinates it; "" if none does."""
     partitions: Sequence[tuple[str, int]]
     """Partitions of the open transaction; once it is decided, the partitions that have no marker yet."""
+    marker_errors: Mapping[tuple[str, int], str]
+    """Why partitions refused their marker at the coordinator's last try; without partitions that did not refuse it."""
 
 
 class MarkerWaitFacts(TypedDict):

@@ -70,7 +70,10 @@ class TransactionsApi:
             "shard": details["shard"],
             "coordinator": details["coordinator"],
             "waits_for": _waits_for(transaction["state"]),
-            "partitions": waits,
+            "partitions": [
+                {**each, "error": details["marker_errors"].get((each["topic"], each["partition"]), "")}
+                for each in waits
+            ],
             "total": len(visible),
             "next": following,
         }

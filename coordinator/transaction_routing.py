@@ -110,6 +110,7 @@ class _Describe(SeveralKeys):
 
     def size(self, result: Any) -> int:
         topics = sum(TOPIC_BYTES + len(each.topic) + 4 * len(each.partitions) for each in result.topics)
+        topics += sum(sum(map(len, each.marker_errors)) + len(each.marker_errors) for each in result.topics)
         return STATE_BYTES + len(result.transactional_id) + topics
 
     def part(self, request: Any, entries: Sequence[int]) -> Any:

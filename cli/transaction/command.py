@@ -79,9 +79,9 @@ def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
             "transaction_timeout_ms": found.transaction_timeout_ms,
             "started_ms": found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None,
             "partitions": [
-                {"topic": topic.topic, "partition": partition}
+                {"topic": topic.topic, "partition": partition, "error": error}
                 for topic in sorted(found.topics, key=lambda topic: str(topic.topic))
-                for partition in sorted(topic.partitions)
+                for partition, error in sorted(coordinators.marker_errors(topic))
             ],
         }
         if arguments.json:
@@ -103,8 +103,11 @@ def _print(fields: dict[str, Any]) -> None:
     if started is not None:
         print(f"  began        {format_time(started)}, {max(0.0, time.time() - started / 1000):.0f} s ago")
     if fields["state"] in coordinators.ENDING:
-        print("  waits for    the markers of these partitions; the id's page in the console has the reasons")
-    print_table(("TOPIC", "PARTITION"), [(each["topic"], each["partition"]) for each in fields["partitions"]])
+        print("  waits for    the markers of these partitions; the id's page in the console names their processes")
+    titles = ("TOPIC", "PARTITION", "MARKER REFUSED")
+    columns = 3 if any(each["error"] for each in fields["partitions"]) else 2
+    rows = [(each["topic"], each["partition"], each["error"])[:columns] for each in fields["partitions"]]
+    print_table(titles[:columns], rows)
 
 
 # ----------------------------------------------------------------------------------------------------------- fence

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin.transactions import DescribeTransactionsRequest
-
 from bmq.cli.admin_client import AdminClient, ask, check, of_coordinator, of_each_server, raise_if_moving
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused
+from bmq.core.wire.describe_transactions_message import DescribeTransactionsRequest
 
 ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 """States in which an id has no transaction; a description may still have the start of the last one."""
@@ -48,8 +47,20 @@ def list_ids(admin: AdminClient, arguments: argparse.Namespace, request: Any) ->
     return sorted(found), silent
 
 
+def marker_errors(topic: Any) -> list[tuple[int, str]]:
+    """Return the partitions of a described topic, each with the reason why it refused its marker at the last try.
+
+    The reason is "" without a refusal, and from servers that do not give it: Kafka's, and those of earlier versions.
+    """
+    errors = topic.marker_errors
+    return [(partition, errors[at] if at < len(errors) else "") for at, partition in enumerate(topic.partitions)]
+
+
 def describe_id(admin: AdminClient, arguments: argparse.Namespace, transactional_id: str) -> Any:
-    """Return the coordinator's description of an id.  Raises RequestRefused if the id does not exist."""
+    """Return the coordinator's description of an id, with the errors of its markers.
+
+    Raises RequestRefused if the id does not exist.
+    """
 
     def look() -> Any:
         (found,) = ask(admin, DescribeTransactionsRequest(transactional_ids=[transactional_id])).transaction_states

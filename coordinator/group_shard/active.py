@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bmq.coordinator.group.group import Group
-from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group.membership_budget import MembershipAccount
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
+from bmq.coordinator.group_shard.group_bounds import GroupBounds, PastBound
 from bmq.coordinator.group_shard.offsets import slices
 from bmq.coordinator.group_shard.refused_markers import RefusedMarkers
 from bmq.coordinator.group_shard.state import GroupsState
@@ -121,8 +121,17 @@ class ActiveGroups(OffsetTransactions):
         """Serve a join; wait for the rebalance if it must.  A group that it creates counts for ``principal``.
 
         Raises RequestError if the log or the memory for members has no room, POLICY_VIOLATION if the principal may own
-        no further group.  Other errors are in the result.
+        no further group, COORDINATOR_LOAD_IN_PROGRESS while that is not known.  Other errors are in the result.
         """
+        try:
+            return await self._join(group_id, request, principal)
+        except PastBound as past:
+            await self._refuse(past, group_id, self._deadline())
+            raise
+
+    async def _join(self, group_id: str, request: Join, principal: str) -> JoinResponse:
+        if group_id not in self.state.groups:
+            await self._bounds.wait_known(principal)
         await self.room()
         group = self.state.groups.get(group_id)
         now = self.now()
@@ -131,7 +140,7 @@ class ActiveGroups(OffsetTransactions):
         if group is None:
             if request.member_id:
                 return JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-            self._bounds.check(principal, group_id)
+            self._bounds.check(principal)
             group = self.state.create(group_id, now.wall_ms, principal)
         token: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
         response = group.join(request, token, now)
@@ -194,10 +203,12 @@ class ActiveGroups(OffsetTransactions):
         A large commit is stored in several turns of the event loop; each turn checks again that the group takes it.
         A group that the commit creates counts for ``principal``.  The offsets of a ``transaction`` are pending until
         its end.  They wait until its coordinator knows of this shard (rule 12).  Raises RequestError if the commit is
-        refused (POLICY_VIOLATION: the principal may own no further group; INVALID_PRODUCER_EPOCH: the producer is
-        fenced; else as ``error_in_commit``), or is not durable in time.  A part of the commit may be stored all the
-        same.
+        refused (POLICY_VIOLATION: the principal may own no further group; COORDINATOR_LOAD_IN_PROGRESS: it is not known
+        yet whether it may; INVALID_PRODUCER_EPOCH: the producer is fenced; else as ``error_in_commit``), or is not
+        durable in time.  A part of the commit may be stored all the same.
         """
+        if group_id not in self.state.groups:
+            await self._bounds.wait_known(principal)
         deadline = self._deadline()
         producer = transaction.producer if transaction is not None else None
         answers: list[ErrorCode] = []
@@ -226,6 +237,9 @@ class ActiveGroups(OffsetTransactions):
                 await self._in_time(asyncio.gather(*writes), deadline)
             elif ErrorCode.NONE in answers:
                 await self.durable(deadline)
+        except PastBound as past:
+            await self._refuse(past, group_id, deadline)
+            raise
         finally:
             for write in writes:
                 write.cancel()  # nobody waits for those that are left: the records are written all the same
@@ -270,6 +284,15 @@ class ActiveGroups(OffsetTransactions):
         batches = self.writer.batches_of(encoded)
         return answers, [self._append_pending(records[each], encoded[each], group_id, producer) for each in batches]
 
+    async def _refuse(self, past: PastBound, group_id: str, deadline: float) -> None:
+        """Prove that the group is new and its user's bound reached, and log it.
+
+        A former coordinator of this shard, or of another shard, would refuse a group for good.  Raises RequestError as
+        ``Freshness.prove_again`` and ``OwnedKeys.prove``.
+        """
+        await self._in_time(self.freshness.prove_again(), deadline)
+        await self._in_time(self._bounds.refuse(past, group_id), deadline)
+
     def _create(self, group_id: str, principal: str) -> list[CoordinatorRecord]:
         """Create the group of a commit if it is missing; return the record of its principal, unless that is stored.
 
@@ -277,7 +300,7 @@ class ActiveGroups(OffsetTransactions):
         """
         group = self.state.groups.get(group_id)
         if group is None:
-            self._bounds.check(principal, group_id)
+            self._bounds.check(principal)
             group = self.state.create(group_id, self.now().wall_ms, principal)
         is_missing = bool(group.principal) and not self.state.is_stored(group_id)
         return [GroupRecord(group_id, group.created())] if is_missing else []

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.group_shard.active import ActiveGroups
 from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
+from bmq.coordinator.group_shard.group_bounds import GroupBounds
 from bmq.coordinator.group_shard.shard import GroupShard
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.manager import Shards
+from bmq.coordinator.shard.owned_keys import OwnedKeys
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.turns import StepQueue
@@ -44,7 +45,7 @@ class GroupShards(Shards[ActiveGroups]):
         """``verify`` asks transactions' coordinators about commits."""
         super().__init__(GROUPS, settings, topic, catalog, view)
         self.verifier = CommitVerifier(verify, catalog)
-        self.bounds = GroupBounds(bounds, self._owned_by)
+        self.bounds = GroupBounds(bounds, OwnedKeys(self._loaded, self._coming))
         self._clock = clock
         self._logs = logs
         self._budget = ByteBudget(settings.membership_bytes_max)
@@ -116,10 +117,6 @@ class GroupShards(Shards[ActiveGroups]):
         the proof of its ownership.
         """
         return [serving.state.offsets for serving in self._loaded() if serving.freshness.ask()]
-
-    def _owned_by(self, principal: str) -> int:
-        """Return how many groups of the loaded shards count for a principal."""
-        return sum(serving.state.owned_by(principal) for serving in self._loaded())
 
     def _new_shard(self, shard: ShardId, ownership: int) -> GroupShard:
         return GroupShard(

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from bmq.coordinator.group.group_bounds import GroupBounds
 from bmq.coordinator.group_shard.active import ActiveGroups
 from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
+from bmq.coordinator.group_shard.group_bounds import GroupBounds
 from bmq.coordinator.group_shard.refused_markers import RefusedMarkers
 from bmq.coordinator.group_shard.state import GroupsState
 from bmq.coordinator.offsets.committed import TopicRef

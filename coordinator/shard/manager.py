@@ -165,6 +165,10 @@ class Shards(ABC, Generic[A]):
         """Yield the loaded shards."""
         return (shard.serving for shard in self._shards.values() if shard.serving is not None)
 
+    def _coming(self) -> list[Shard[Any, A]]:
+        """Return the shards whose keys are not known yet, and will be soon."""
+        return [shard for shard in self._shards.values() if shard.is_coming]
+
     async def _ensure(self) -> None:
         if self._is_closed:
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is closed")

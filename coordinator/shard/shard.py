@@ -161,6 +161,17 @@ class Shard(ABC, Generic[S, A]):
         """The kind of ``failure``; None if that is None."""
         return None if self.failure is None else kind_of(self._failure)
 
+    @property
+    def is_coming(self) -> bool:
+        """True until the shard is loaded, or known to be empty.
+
+        False once a try has failed and requests no longer wait for the shard (``failure``): it may never come.
+        """
+        if self.phase is Phase.INITIAL:
+            return not self.is_empty
+        is_loading = self._loading_since is not None and not self.is_closed
+        return is_loading and (self._failure is None or self.failure is None)
+
     def start(self) -> None:
         """Load the shard in the background, unless it is loaded, loading or closed.
 
@@ -183,6 +194,12 @@ class Shard(ABC, Generic[S, A]):
         serving = await self._loaded()
         assert serving is not None
         return serving
+
+    async def wait_loaded(self) -> None:
+        """Wait until the shard is loaded, known to be empty or closed, as long as requests wait; load it if needed."""
+        self.start()
+        if self._ready is not None:
+            await asyncio.wait((self._ready,), timeout=self._settings.load_timeout_s)
 
     def doubt(self) -> None:
         """Respond from memory only after the next proof of the ownership: this process stood still."""
@@ -209,9 +226,7 @@ class Shard(ABC, Generic[S, A]):
 
     async def _loaded(self) -> A | None:
         if self._serving is None and not self.is_empty and not self.is_closed:
-            self.start()
-            assert self._ready is not None
-            await asyncio.wait((self._ready,), timeout=self._settings.load_timeout_s)
+            await self.wait_loaded()
         if self._serving is not None or self.is_empty:
             return self._serving
         if self.is_closed:

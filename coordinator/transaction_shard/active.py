@@ -16,11 +16,11 @@ from bmq.coordinator.shard.active import ActiveShard
 from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.writer import Writer
 from bmq.coordinator.transaction import events as ev
-from bmq.coordinator.transaction.id_bounds import TransactionalIdBounds
 from bmq.coordinator.transaction.machine import Transaction
 from bmq.coordinator.transaction.partitions import Partitions, work_of
 from bmq.coordinator.transaction.records import StoredTransaction, TransactionRecord, encode
 from bmq.coordinator.transaction_shard.call_room import CallRoom
+from bmq.coordinator.transaction_shard.id_bounds import TransactionalIdBounds
 from bmq.coordinator.transaction_shard.markers import Ending, MarkerSender, WriteMarkers
 from bmq.coordinator.transaction_shard.state import TransactionsState
 from bmq.core.aio.turns import Turns, next_turn, room_in_turn
@@ -127,6 +127,14 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
             return None
         return ending.missing
 
+    def marker_error(self, transactional_id: str, key: PartitionKey | None) -> str:
+        """Return why a partition of an ending transaction refused its marker at the last try; "" without a refusal.
+
+        ``key``: None for a topic without an id.
+        """
+        ending = self._markers.endings.get(transactional_id)
+        return "" if ending is None else ending.reason(key)
+
     # ----------------------------------------------------------------------------------------------------- requests
 
     async def handle(self, transactional_id: str, event: ev.Event) -> ev.Respond:
@@ -139,8 +147,11 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         | NOT_COORDINATOR | the log has failed, or has another owner |
         | COORDINATOR_NOT_AVAILABLE | the write takes too long, or there is no producer id now |
         | INVALID_REQUEST | the id is too long for a record |
+        | COORDINATOR_LOAD_IN_PROGRESS | the id is new, and its user has a bound and ids in shards that load |
         | UNKNOWN_SERVER_ERROR | the transaction is too large for a record, as in Kafka |
         """
+        if isinstance(event, ev.InitProducerId) and self.state.get(transactional_id) is None:
+            await self._bounds.wait_known(event.principal)
         deadline = self._deadline()
         await self.room(deadline)
         effects = self._decide(transactional_id, event)
@@ -157,7 +168,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
             if _needs_proof(event, response):
                 await self.prove_again(deadline)
         if response.error is ErrorCode.POLICY_VIOLATION and isinstance(event, ev.InitProducerId):
-            self._bounds.report(event.principal, transactional_id)
+            await self._in_time(self._bounds.refuse(event.principal, transactional_id), deadline)
         return response
 
     async def add(self, transactional_id: str, event: ev.AddPartitions) -> ev.Respond:

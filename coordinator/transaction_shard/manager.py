@@ -9,10 +9,11 @@ from typing import NamedTuple
 from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.manager import Shards
-from bmq.coordinator.transaction.id_bounds import TransactionalIdBounds
+from bmq.coordinator.shard.owned_keys import OwnedKeys
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.call_room import CallRoom
+from bmq.coordinator.transaction_shard.id_bounds import TransactionalIdBounds
 from bmq.coordinator.transaction_shard.markers import Ending, WriteMarkers
 from bmq.coordinator.transaction_shard.shard import TransactionShard
 from bmq.core.aio.steps import Steps, batched
@@ -62,7 +63,7 @@ class TransactionShards(Shards[ActiveTransactions]):
         self._producer_ids = producer_ids
         self._write_markers = write_markers
         self._room = CallRoom()
-        self._bounds = TransactionalIdBounds(bounds, self._owned_by)
+        self._bounds = TransactionalIdBounds(bounds, OwnedKeys(self._loaded, self._coming))
 
     @property
     def settings(self) -> CoordinatorSettings:
@@ -115,10 +116,6 @@ class TransactionShards(Shards[ActiveTransactions]):
     def endings(self) -> list[Ending]:
         """Return the transactions of the loaded shards whose markers are on their way."""
         return [ending for serving in self._loaded() for ending in serving.endings]
-
-    def _owned_by(self, principal: str) -> int:
-        """Return how many transactional ids of the loaded shards count for a principal."""
-        return sum(serving.state.owned_by(principal) for serving in self._loaded())
 
     def _new_shard(self, shard: ShardId, ownership: int) -> TransactionShard:
         return TransactionShard(

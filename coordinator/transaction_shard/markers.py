@@ -46,10 +46,17 @@ SENDING_MAX = 100
 PARTITIONS_A_CALL = 1_000
 SHOWN_MAX = 10
 """Partitions that a log line names."""
+REASONS_MAX = 1_000
+"""Partitions of a transaction whose own reason is kept."""
+REASON_CHARACTERS = 200
 LATE_S = 30.0
 """A transaction whose markers are missing for longer is named in a log line."""
 _DONE = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 _FENCED = frozenset({ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_MEANINGS = {
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: "the partition has a marker of a later coordinator",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "the partition has a later epoch of the producer",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +64,7 @@ class Ending:
     """A transaction whose markers are on their way.
 
     ``missing``: the partitions without a marker, each with its topic's name; ``is_complete`` once it has all of them.
-    ``error``: why the last call failed.
+    ``error``: why the last call failed.  ``reasons``: why each partition lacks its marker, of ``REASONS_MAX`` of them.
     """
 
     transactional_id: str
@@ -72,6 +79,27 @@ class Ending:
     has_bug: bool = False
     is_late: bool = False
     timer: asyncio.TimerHandle | None = field(default=None, repr=False)
+    reasons: dict[PartitionKey, str] = field(default_factory=dict, repr=False)
+
+    def reason(self, key: PartitionKey | None) -> str:
+        """Return why a partition lacks its marker after a failed try; "" if none has failed.
+
+        For a partition whose reason is not kept, it is the last reason of any.  ``key``: None if it is not known.
+        """
+        if key is None or not self.is_complete:
+            return self.error
+        own = self.reasons.get(key, "")
+        return own or (self.error if len(self.reasons) >= REASONS_MAX and key in self.missing else "")
+
+    def failed(self, key: PartitionKey, reason: str) -> None:
+        """Keep the reason of a failed try, as far as there is room."""
+        if key in self.reasons or len(self.reasons) < REASONS_MAX:
+            self.reasons[key] = reason
+
+    def taken(self, key: PartitionKey) -> None:
+        """Note that a partition has its marker, or needs none."""
+        del self.missing[key]
+        self.reasons.pop(key, None)
 
 
 class MarkerSender:
@@ -243,13 +271,13 @@ class MarkerSender:
         try:
             results = await self._room.run(lambda: self._call(ending.marker, keys))
         except TimeoutError:
-            ending.error = f"no response in {self._settings.marker_timeout_s} s"
+            _all_failed(ending, keys, f"no response in {self._settings.marker_timeout_s} s")
             return False
         except RequestError as error:
-            ending.error = str(error)
+            _all_failed(ending, keys, str(error))
             return False
         except Exception as error:  # noqa: BLE001  # a bug must not keep the transaction in Prepare until a failover
-            ending.error = f"{type(error).__name__}: {error}"
+            _all_failed(ending, keys, f"{type(error).__name__}: {error}")
             self._report_bug(ending)
             return False
         await room_in_turn(len(keys))  # the responses to many slices may come together
@@ -257,13 +285,15 @@ class MarkerSender:
         for key in keys:
             code = results.get(key, ErrorCode.REQUEST_TIMED_OUT)
             if code in _DONE:
-                del ending.missing[key]
-            elif code in _FENCED:
+                ending.taken(key)
+                continue
+            ending.failed(key, _reason(code))
+            if code in _FENCED:
                 is_fenced, failed = True, code
             elif failed not in _FENCED:
                 failed = code
         if failed is not ErrorCode.NONE:
-            ending.error = failed.name
+            ending.error = _reason(failed)
         return is_fenced
 
     async def _call(self, marker: TransactionMarker, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, ErrorCode]:
@@ -294,7 +324,7 @@ class MarkerSender:
                 topic=self._shard.kind.topic,
                 shard=self._shard.number,
                 key=ending.transactional_id,
-                error=f"{ending.error}; missing: {_shown(ending)}",
+                error=f"{ending.error}; {_shown(ending)}",
             ),
         )
 
@@ -309,17 +339,30 @@ class MarkerSender:
                     topic=self._shard.kind.topic,
                     shard=self._shard.number,
                     key=ending.transactional_id,
-                    error=f"{ending.error}; missing: {_shown(ending)}",
+                    error=f"{ending.error}; {_shown(ending)}",
                 ),
             )
         return self._settings.marker_retry_s.pause(ending.failures)
 
 
+def _all_failed(ending: Ending, keys: Sequence[PartitionKey], reason: str) -> None:
+    """Keep the reason of a call without a result for any of its partitions."""
+    ending.error = reason = reason[:REASON_CHARACTERS]
+    for key in keys:
+        ending.failed(key, reason)
+
+
+def _reason(code: ErrorCode) -> str:
+    return f"{code.name}: {_MEANINGS[code]}" if code in _MEANINGS else code.name
+
+
 def _shown(ending: Ending) -> str:
-    """Return the first of the partitions without a marker, as ``name-number``."""
-    names = [f"{topic}-{key.partition}" for key, topic in islice(ending.missing.items(), SHOWN_MAX)]
+    """Return the producer and the first of the partitions without a marker: ``name-number`` and the reason of each."""
+    producer = f"producer id {ending.marker.producer_id}, epoch {ending.marker.producer_epoch}"
+    waiting = islice(ending.missing.items(), SHOWN_MAX)
+    names = [f"{topic}-{key.partition} ({ending.reason(key) or 'not sent yet'})" for key, topic in waiting]
     more = len(ending.missing) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return f"{producer}; missing: {', '.join(names)}" + (f" and {more} more" if more else "")
 
 
 def _slices(keys: Sequence[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:

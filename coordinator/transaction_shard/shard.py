@@ -12,10 +12,10 @@ from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.log_records import KeyValue
 from bmq.coordinator.shard.shard import Shard, Spawn
 from bmq.coordinator.shard.writer import Writer
-from bmq.coordinator.transaction.id_bounds import TransactionalIdBounds
 from bmq.coordinator.transaction.records import TransactionRecord, encode
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.call_room import CallRoom
+from bmq.coordinator.transaction_shard.id_bounds import TransactionalIdBounds
 from bmq.coordinator.transaction_shard.markers import WriteMarkers
 from bmq.coordinator.transaction_shard.state import TransactionsState
 from bmq.core.clock import Clock

@@ -387,6 +387,7 @@ async def _describe(transactional_id: str, serving: ActiveTransactions | Request
         return _described(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     missing = serving.missing(transactional_id) if value.state.is_prepare else None
     partitions: dict[str, list[int]] = {}
+    errors: dict[str, list[str]] = {}
     for topic, topic_id, numbers in value.partitions:
         kept = partitions.get(topic, [])
         for some in batched(numbers, ELEMENTS_A_TURN):
@@ -395,6 +396,9 @@ async def _describe(transactional_id: str, serving: ActiveTransactions | Request
             if missing is not None and topic_id is not None:
                 some = [each for each in some if PartitionKey(topic_id, each) in missing]
             kept += some
+            if value.state.is_prepare:
+                keys = (None if topic_id is None else PartitionKey(topic_id, each) for each in some)
+                errors.setdefault(topic, []).extend(serving.marker_error(transactional_id, key) for key in keys)
         if kept:
             partitions[topic] = kept
     return _described(
@@ -405,8 +409,16 @@ async def _describe(transactional_id: str, serving: ActiveTransactions | Request
         transaction_start_time_ms=value.started_ms,
         producer_id=value.producer_id,
         producer_epoch=value.epoch,
-        topics=[_Described.TopicData(topic=topic, partitions=numbers) for topic, numbers in partitions.items()],
+        topics=[
+            _Described.TopicData(topic=topic, partitions=numbers, marker_errors=_if_any(errors.get(topic, [])))
+            for topic, numbers in partitions.items()
+        ],
     )
+
+
+def _if_any(texts: list[str]) -> list[str]:
+    """Return the texts, nothing if all are empty."""
+    return texts if any(texts) else []
 
 
 def _described(transactional_id: str, error: ErrorCode, **more: Any) -> Any:

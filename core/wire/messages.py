@@ -49,8 +49,6 @@ from kafka.protocol.admin import (
     DescribeProducersResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
@@ -129,6 +127,7 @@ from bmq.core.wire.delegation_token_messages import (
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
+from bmq.core.wire.describe_transactions_message import DescribeTransactionsRequest, DescribeTransactionsResponse
 
 __all__ = [
     "AddOffsetsToTxnRequest",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from bmq.console.listing import Columns, Order, Page, cut
 from bmq.console.operations import NotLoadedFacts
@@ -41,7 +41,8 @@ from bmq.server.roles.coordinator import CoordinatorRole
 
 _CONSOLE = ClientInfo("console", "/127.0.0.1")
 _Listed: TypeAlias = m.ListTransactionsResponse.TransactionState
-_Described: TypeAlias = m.DescribeTransactionsResponse.TransactionState
+_Described: TypeAlias = Any
+"""A state of DescribeTransactions."""
 _COLUMNS: Columns[_Listed] = {
     "transactional_id": lambda each: each.transactional_id,
     "state": lambda each: each.transaction_state,
@@ -126,6 +127,12 @@ class Transactions:
             shard=number,
             coordinator=coordinator_of(ShardId(TRANSACTIONS, number), self._joined),
             partitions=[(topic.topic, partition) for topic in found.topics for partition in topic.partitions],
+            marker_errors={
+                (topic.topic, partition): error
+                for topic in found.topics
+                for partition, error in zip(topic.partitions, topic.marker_errors, strict=False)
+                if error
+            },
         )
 
     async def marker_waits(self, partitions: Sequence[tuple[str, int]]) -> Sequence[MarkerWaitFacts]:

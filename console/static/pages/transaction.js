@@ -46,8 +46,8 @@ function notes({ transaction, partitions, waits_for: waitsFor, total }) {
   }
   if (waitsFor !== "markers") return [];
   const word = transaction.state === "PrepareCommit" ? "committed" : "aborted";
-  const broken = partitions.filter((each) => each.why);
-  const text = broken.length ? `Bring back what the ${plural(broken.length, "line")} below with a reason name; the markers follow by themselves.` : "The coordinator sends them again, at the latest every 5 s; its log has the error.";
+  const broken = partitions.filter((each) => each.why || each.error);
+  const text = broken.length ? `Remove the cause that the ${plural(broken.length, "line")} below with a reason name; the markers follow by themselves.` : "The coordinator sends them again, at the latest every 5 s.";
   return [{ tone: transaction.age_ms > LATE_MS ? "warn" : "info", title: `It is ${word}, and waits for the markers of ${plural(total, "partition")}`, text }];
 }
 
@@ -56,12 +56,17 @@ function pages(app, next) {
   return h("span", { class: "actions" }, button("First page", () => go(null), "small", { disabled: !app.query.get("after") }), button("Next page", () => go(next), "small", { disabled: next === null }));
 }
 
+/** Return why a partition has no marker: what keeps the process from writing it, and the error of the last try. */
+function reason({ why, error }) {
+  return [why, error && `the last try got ${error}`].filter(Boolean).join("; ");
+}
+
 function partitionTable(partitions, isEnding) {
   const columns = [{ name: "partition", title: "Partition", cell: (each) => partitionLink(each.topic, each.partition) }];
   if (isEnding) {
     columns.push(
       { name: "process", title: "Written by", cell: (each) => h("span", null, each.topic === OFFSETS_TOPIC ? "coordinator " : "broker ", shortName(each.process)) },
-      { name: "why", title: "Why not yet", cell: (each) => each.why || h("span", { class: "muted" }, "it serves the partition") },
+      { name: "why", title: "Why not yet", cell: (each) => reason(each) || h("span", { class: "muted" }, "it serves the partition") },
     );
   }
   return table({ label: isEnding ? "Partitions without their marker" : "Partitions", rows: partitions, keyOf: (each) => `${each.topic} ${each.partition}`, columns });

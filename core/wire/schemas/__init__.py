@@ -1,1 +1,1 @@
-"""Schemas of Kafka's messages that kafka-python does not carry, in the form of Kafka's own."""
+"""Schemas of Kafka's messages, in Kafka's form: kafka-python does not carry them, or lacks a tagged field of ours."""

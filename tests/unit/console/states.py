@@ -536,7 +536,10 @@ async def _transaction(transactional_id: str) -> TransactionDetails | None:
     if transactional_id != TRANSACTION["transactional_id"]:
         return None
     partitions = [("orders", 1), ("__consumer_offsets", 3), ("orders", 0)]
-    return TransactionDetails(transaction=TRANSACTION, shard=4, coordinator="coordinator-1", partitions=partitions)
+    errors = {("orders", 0): "NOT_LEADER_OR_FOLLOWER"}
+    return TransactionDetails(
+        transaction=TRANSACTION, shard=4, coordinator="coordinator-1", partitions=partitions, marker_errors=errors
+    )
 
 
 async def _marker_waits(partitions: Sequence[tuple[str, int]]) -> Sequence[MarkerWaitFacts]:

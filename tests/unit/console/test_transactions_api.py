@@ -99,6 +99,7 @@ async def test_a_decided_transaction_waits_for_markers() -> None:
         ("__consumer_offsets", 3, "broker-1"),
         ("orders", 0, "broker-1"),
     ]
+    assert [each["error"] for each in found["partitions"]] == ["", "NOT_LEADER_OR_FOLLOWER"], "of the last try"
     assert (found["total"], found["next"]) == (3, "orders/0")
     found = await called().describe(get("/?after=orders/0", id="billing"))
     assert ([each["partition"] for each in found["partitions"]], found["next"]) == ([1], None)
@@ -111,12 +112,18 @@ async def test_a_decided_transaction_waits_for_markers() -> None:
 async def test_what_a_transaction_waits_for(name: str, waits_for: str) -> None:
     async def transaction(transactional_id: str) -> Any:
         facts = {**TRANSACTION, "state": name}
-        return {"transaction": facts, "shard": 4, "coordinator": "c", "partitions": [("orders", 0)]}
+        return {
+            "transaction": facts,
+            "shard": 4,
+            "coordinator": "c",
+            "partitions": [("orders", 0)],
+            "marker_errors": {},
+        }
 
     found = await called(replace(state(), transaction=transaction)).describe(get("/", id="billing"))
     assert found["waits_for"] == waits_for
     process = "broker-1" if waits_for == "markers" else ""
-    assert found["partitions"] == [{"topic": "orders", "partition": 0, "process": process, "why": ""}]
+    assert found["partitions"] == [{"topic": "orders", "partition": 0, "process": process, "why": "", "error": ""}]
 
 
 async def test_partitions_of_topics_that_the_user_may_not_describe_are_left_out() -> None:

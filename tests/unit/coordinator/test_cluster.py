@@ -71,7 +71,7 @@ async def test_a_principals_groups_count_where_their_shard_is_served() -> None:
 
     def owned() -> list[int]:
         shards = [each.coordinator._shards for each in world.coordinators.values()]
-        return [each._owned_by(alice.principal) for each in shards]
+        return [sum(loaded.state.owned_by(alice.principal) for loaded in each._loaded()) for each in shards]
 
     async with cluster() as world:
         proxy = world.proxies[0]

@@ -32,6 +32,7 @@ class FakeTransaction:
     state: str = "Ongoing"
     epoch: int = 0
     partitions: dict[str, list[int]] = field(default_factory=dict)
+    marker_errors: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -91,7 +92,10 @@ class FakeServer:
         if each is None:
             code = code or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
             each = FakeTransaction(-1, "")
-        topics = [state.TopicData(topic=topic, partitions=indexes) for topic, indexes in each.partitions.items()]
+        topics = [
+            state.TopicData(topic=topic, partitions=indexes, marker_errors=each.marker_errors.get(topic, []))
+            for topic, indexes in each.partitions.items()
+        ]
         found = state(
             error_code=code,
             transactional_id=name,

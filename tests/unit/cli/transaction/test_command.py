@@ -88,7 +88,7 @@ def test_an_id_is_described_and_the_others_too_when_one_is_unknown(bmq: Bmq, ser
     assert [line.split() for line in lines[5:8]] == [["TOPIC", "PARTITION"], ["orders", "0"], ["orders", "1"]]
     assert not any("began" in line for line in lines[8:])
     assert bmq("transaction", "describe", "a", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["partitions"][0] == {"topic": "orders", "partition": 0}
+    assert json.loads(capsys.readouterr().out)["partitions"][0] == {"topic": "orders", "partition": 0, "error": ""}
 
 
 @pytest.mark.parametrize("state", ["PrepareCommit", "PrepareAbort"])
@@ -98,6 +98,27 @@ def test_an_ending_transaction_says_what_it_waits_for(bmq: Bmq, server: FakeServ
     lines = capsys.readouterr().out.splitlines()
     assert lines[-3].startswith("  waits for    the markers of these partitions")
     assert [line.split() for line in lines[-2:]] == [["TOPIC", "PARTITION"], ["orders", "1"]]
+
+
+def test_partitions_that_refused_their_marker_are_shown_with_the_reason(
+    bmq: Bmq, server: FakeServer, capsys: Told
+) -> None:
+    partitions = {"orders": [2, 1], "events": [0]}
+    errors = {"orders": ["INVALID_PRODUCER_EPOCH: the partition has a later epoch of the producer", ""]}
+    server.ids = {"a": FakeTransaction(7, "PrepareCommit", partitions=partitions, marker_errors=errors)}
+    assert bmq("transaction", "describe", "a") == 0
+    assert [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()[-4:]] == [
+        ["TOPIC", "PARTITION", "MARKER REFUSED"],
+        ["events", "0"],
+        ["orders", "1"],
+        ["orders", "2", errors["orders"][0]],
+    ]
+    assert bmq("transaction", "describe", "a", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["partitions"] == [
+        {"topic": "events", "partition": 0, "error": ""},
+        {"topic": "orders", "partition": 1, "error": ""},
+        {"topic": "orders", "partition": 2, "error": errors["orders"][0]},
+    ]
 
 
 def test_a_missing_right_is_named(bmq: Bmq, server: FakeServer, capsys: Told) -> None:

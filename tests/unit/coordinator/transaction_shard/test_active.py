@@ -137,7 +137,64 @@ async def test_markers_that_are_missing_for_long_are_named(caplog: pytest.LogCap
         (line,) = [each for each in caplog.records if "markers are missing" in each.message]
         named = fields_of(line)
         assert named["key"] == "tx"
-        assert "orders-7" in str(named["error"])
+        assert named["error"] == (
+            f"NOT_LEADER_OR_FOLLOWER; producer id {producer[0]}, epoch 0; missing: orders-7 (NOT_LEADER_OR_FOLLOWER)"
+        )
+
+
+async def test_a_description_has_the_reason_of_each_partition_that_refused_its_marker() -> None:
+    async with running(World()) as world:
+        producer = await world.a.begin(1, 2, 3)
+        refused = [E.TRANSACTION_COORDINATOR_FENCED, E.INVALID_PRODUCER_EPOCH]
+        world.partitions.codes = {key(number): [code] * 1_000 for number, code in zip((2, 3), refused, strict=True)}
+        world.partitions.open.clear()
+        await world.a.end(producer, commit=True)
+        (topic,) = (await world.a.describe()).topics
+        assert (topic.partitions, topic.marker_errors) == ([1, 2, 3], []), "no try has failed yet"
+        world.partitions.open.set()
+        await until(lambda: len(world.partitions.codes[key(3)]) < 1_000)
+        (topic,) = (await world.a.describe()).topics
+        assert dict(zip(topic.partitions, topic.marker_errors, strict=True)) == {
+            2: "TRANSACTION_COORDINATOR_FENCED: the partition has a marker of a later coordinator",
+            3: "INVALID_PRODUCER_EPOCH: the partition has a later epoch of the producer",
+        }
+        world.partitions.codes = {key(3): [E.KAFKA_STORAGE_ERROR] * 1_000}
+        await until(lambda: len(world.partitions.codes[key(3)]) < 1_000)
+        (topic,) = (await world.a.describe()).topics
+        assert (topic.partitions, topic.marker_errors) == ([3], ["KAFKA_STORAGE_ERROR"])
+        world.partitions.codes.clear()
+        await completed(world, "CompleteCommit")
+
+
+async def test_reasons_are_kept_for_so_many_partitions_and_the_others_have_the_last_reason_of_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bmq.coordinator.transaction_shard.markers.REASONS_MAX", 2)
+    async with running(World()) as world:
+        producer = await world.a.begin(1, 2, 3)
+        codes = {1: E.NOT_LEADER_OR_FOLLOWER, 2: E.KAFKA_STORAGE_ERROR, 3: E.NOT_ENOUGH_REPLICAS}
+        world.partitions.codes = {key(number): [code] * 1_000 for number, code in codes.items()}
+        await world.a.end(producer, commit=True)
+        await until(lambda: len(world.partitions.codes[key(3)]) < 1_000)
+        (ending,) = world.a.shards.endings()
+        assert len(ending.reasons) == 2
+        (topic,) = (await world.a.describe()).topics
+        assert topic.marker_errors == ["NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "NOT_ENOUGH_REPLICAS"]
+        world.partitions.codes = {key(3): [E.NOT_ENOUGH_REPLICAS]}
+        await completed(world, "CompleteCommit")
+        assert ending.reasons == {}
+
+
+async def test_a_call_without_results_is_the_reason_of_all_its_partitions() -> None:
+    async with running(World(marker_timeout_s=1.0)) as world:
+        producer = await world.a.begin(1, 2)
+        world.partitions.open.clear()
+        await world.a.end(producer, commit=True)
+        await asyncio.sleep(1.5)
+        (topic,) = (await world.a.describe()).topics
+        assert topic.marker_errors == ["no response in 1.0 s"] * 2
+        world.partitions.open.set()
+        await completed(world, "CompleteCommit")
 
 
 async def test_markers_refused_by_fenced_go_on_only_while_this_process_is_the_owner() -> None:

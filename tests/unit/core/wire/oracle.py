@@ -81,14 +81,20 @@ def api_key(api: str) -> ApiKey:
 
 
 def fields(description: Any, version: int) -> tuple[Any, ...]:
-    """Return the fields of a class or a structure that this version has, in the schema's order."""
+    """Return Kafka's fields of a class or a structure that this version has, in the schema's order."""
     key = id(description), version
     if key not in _fields:
-        found = tuple(field for field in description.fields.values() if field.for_version_q(version))
+        found = tuple(
+            field
+            for field in description.fields.values()
+            if field.for_version_q(version) and (field.tag is None or field.tag < OWN_TAGS)
+        )
         _fields[key] = description, found
     return _fields[key][1]
 
 
+OWN_TAGS = 10_000
+"""Tags from here on are this project's: kio does not know them."""
 _fields: dict[tuple[int, int], tuple[Any, tuple[Any, ...]]] = {}
 """Each description with its fields, by the description's id and the version: descriptions of arrays have no hash."""
 

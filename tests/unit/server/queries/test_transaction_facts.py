@@ -44,6 +44,7 @@ class FakeTransactions:
         self.error = ErrorCode.NONE
         self.codes: dict[str, ErrorCode] = {}
         self.described: list[str] = []
+        self.marker_errors: list[str] = []
         self.asked: m.ListTransactionsRequest | None = None
 
     async def list_all_transactions(self, request: m.ListTransactionsRequest, client: object) -> TransactionListing:
@@ -59,7 +60,7 @@ class FakeTransactions:
         found = []
         for number, name in enumerate(request.transactional_ids):
             code = self.codes.get(name, ErrorCode.NONE) if number < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            topic = DESCRIBED.TopicData(topic="orders", partitions=[0, 3])
+            topic = DESCRIBED.TopicData(topic="orders", partitions=[0, 3], marker_errors=self.marker_errors)
             found.append(
                 DESCRIBED(
                     error_code=code, transactional_id=name, transaction_state=self.states.get(name, ""),
@@ -191,6 +192,18 @@ async def test_an_id_with_its_partitions_and_its_coordinator() -> None:
     assert found is not None
     assert (found["shard"], found["coordinator"]) == (4, "d")
     assert list(found["partitions"]) == [("orders", 0), ("orders", 3)]
+
+
+@pytest.mark.parametrize(
+    ("errors", "found"), [([], {}), (["", "KAFKA_STORAGE_ERROR"], {("orders", 3): "KAFKA_STORAGE_ERROR"})]
+)
+async def test_the_errors_of_markers(errors: list[str], found: dict[tuple[str, int], str]) -> None:
+    """A coordinator of an earlier version sends none."""
+    fake = FakeTransactions({"t": "PrepareCommit"})
+    fake.marker_errors = errors
+    details = await facts_of(fake).transaction("t")
+    assert details is not None
+    assert details["marker_errors"] == found
 
 
 async def test_an_id_that_does_not_exist() -> None:
