@@ -158,10 +158,24 @@ class ServiceProcess:
         return int(self._process.memory_info().rss)
 
     def pause(self) -> None:
-        """Send SIGSTOP: connections stay open and nothing responds, as on a machine that hangs."""
+        """Send SIGSTOP: connections stay open and nothing responds, as on a machine that hangs.
+
+        Return when every thread has stopped: on a busy machine a thread may respond once more behind the signal.
+        """
         self._end_slow()
         self._signal(signal.SIGSTOP)
         self.is_paused = True
+        if sys.platform == "linux":
+            wait_for(self._has_stopped, f"{self.name} to stop", timeout_s=KILL_TIMEOUT_S, interval_s=0.001)
+
+    def _has_stopped(self) -> bool:
+        """Return whether the kernel has stopped all threads (proc(5): state T, and X or Z of threads that end)."""
+        assert self._process is not None
+        states = []
+        for thread in Path(f"/proc/{self._process.pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+                states.append((thread / "stat").read_text().rpartition(")")[2].split()[0])
+        return all(state in "TtXZ" for state in states)
 
     def resume(self) -> None:
         """Undo `pause` and `slow`."""
