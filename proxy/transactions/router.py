@@ -54,7 +54,7 @@ class RoutedTransactions(ShardRouter):
     async def describe_transactions(
         self, request: m.DescribeTransactionsRequest, client: ClientInfo
     ) -> m.DescribeTransactionsResponse:
-        return await self._routed(routing.DESCRIBE, request, client)
+        return await self._routed(routing.DESCRIBE, request, client)  # type: ignore[no-any-return]
 
     async def list_transactions(
         self, request: m.ListTransactionsRequest, client: ClientInfo, proxies: Proxies | None = None
