@@ -229,7 +229,7 @@ class Janitor:
 
         Does no I/O, and no work for an unchanged partition.
         """
-        before, cares = self.queue.states, dict[PartitionKey, _PartitionCare]()
+        before, cares, known = self.queue.states, dict[PartitionKey, _PartitionCare](), 0
         turns = Turns()
         for driver in tuple(self._partitions()):
             machine = driver.machine
@@ -243,6 +243,7 @@ class Janitor:
                 self._begin(care, now_ms)
                 continue
             care = cares[machine.key] = before[machine.key]
+            known += 1
             if machine.record is not care.record:
                 care.registered += _registrations(care.record, machine.record)
                 care.record = machine.record
@@ -270,6 +271,10 @@ class Janitor:
                 self._retention.delete_later(care, machine.log_start)
                 self.cleaning.look_soon(care, now_ms)  # it may be too large no more
         self.queue.keep(cares)
+        if known < len(before):
+            for key, care in before.items():
+                if cares.get(key) is not care:
+                    self.cleaning.forget(care)
 
     def _notice_clock(self, now_ms: int) -> None:
         """Compute all expiries again if the wall clock was set: a deadline may lie years ahead of it now."""
