@@ -258,8 +258,8 @@ class JobRounds(Generic[L]):
 
     async def _settle(self, state: L) -> None:
         """Settle the drafts of former owners, whose next step could change a source.  Raises RequestError."""
-        if not await self._former_owners.settle(state):
-            raise _refused("a former owner's merge is not settled yet; try again in a minute")
+        if (unsettled := await self._former_owners.settle(state)) is not None:
+            raise _refused(unsettled.value)
 
     # -------------------------------------------------------------------------------------------------------- the swap
 

@@ -24,7 +24,7 @@ from bmq.broker.cleanup.cleaning_status import (
 )
 from bmq.broker.cleanup.closed_segments import ClosedSegments
 from bmq.broker.cleanup.due_logs import DueLogs
-from bmq.broker.cleanup.former_owners import FormerOwners
+from bmq.broker.cleanup.former_owners import FormerOwners, Unsettled
 from bmq.broker.cleanup.job_hold import JobHold
 from bmq.broker.cleanup.log_cleaner import CleaningStopped, LogCleaner
 from bmq.broker.cleanup.retention import HOUR_MS
@@ -380,7 +380,10 @@ class LogCleanerManager(Generic[L]):
         now_ms = self._context.now_ms()
         if state.driver.machine.record.swap is not None:
             await self.finish_swap(state)
-        if not await self._former_owners.settle(state):
+        unsettled = await self._former_owners.settle(state)
+        if unsettled is not None:
+            if unsettled is Unsettled.DRAFT:
+                state.cleaning = _FAILED  # for an operator: it does not end by itself
             self.look_now(state, now_ms + self._retry_ms)
             return
         before = state.swaps_done
