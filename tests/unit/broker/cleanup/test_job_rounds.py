@@ -485,6 +485,12 @@ async def test_a_request_that_ends_before_the_store_responds_is_carried_out_by_t
     assert owner.driver.machine.record.swap is None
     assert await story.cleaned() == [group.name for group in job.groups]
     assert await story.is_right()
+    state, cleaner = owner.janitor.cleaning.state_of(KEY), owner.janitor.cleaning.cleaner
+    assert state is not None
+    assert state.last is not None
+    assert state.last.bytes_before == job.plan.dirty_bytes == cleaner.bytes_before, "all swaps are counted once"
+    assert await job.swap(owner) == SwapResult(len(job.groups), 0)
+    assert (cleaner.bytes_before, cleaner.bytes_after) == (job.plan.dirty_bytes, state.last.bytes_after)
 
 
 async def test_nothing_is_merged_beside_a_swap_that_the_record_is_about_to_get() -> None:
