@@ -17,8 +17,8 @@ from contextlib import aclosing
 from functools import partial
 
 from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, LastCleaning, Obstacle, Outcome
-from bmq.broker.cleanup.closed_segments import ClosedLog, ClosedSegment, ClosedSegments, can_read
-from bmq.broker.cleanup.retention import RetentionState
+from bmq.broker.cleanup.closed_segments import ClosedLog, ClosedSegment, ClosedSegments
+from bmq.broker.cleanup.retention import RetentionState, can_read
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.states import PartitionState
