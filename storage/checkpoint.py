@@ -96,8 +96,8 @@ class Cleaned:
     segment's end.  ``horizon``: the earliest delete horizon of a batch (milliseconds), -1 for none.  ``bytes_before``,
     ``bytes_after``: lengths of the sources, and of this segment when it was cleaned.  ``tombstones``, ``markers``:
     numbers of records without a value, and of control batches, that are left.  ``modified_ms``: the time of the last
-    source's file, if no record here has a timestamp: the cleaning makes no record younger.  Fields are -1 if they are
-    not known, as after a repair.
+    source's file, for records without timestamps: no cleaning makes them younger.  Fields are -1 if they are not known,
+    as after a repair.
     """
 
     clean_to: int = -1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bmq.broker.cleanup.cleaning_status import LastCleaning
-from bmq.broker.cleanup.retention import largest_timestamp, read_idx
+from bmq.broker.cleanup.retention import largest_timestamp, read_segment_idx
 from bmq.broker.cleanup.segment_swap import HiddenNames
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.model import SegmentName
@@ -16,7 +16,7 @@ from bmq.storage.aborted import RecentAborted
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.cleaning.cleaned_file import ROOM
 from bmq.storage.cleaning.plan import SegmentFacts
-from bmq.storage.filesystem import CorruptData, FileSystem
+from bmq.storage.filesystem import FileSystem
 from bmq.storage.index import ENTRY
 from bmq.storage.log_segments import ListedSegment, walk
 
@@ -194,13 +194,8 @@ class ClosedSegments:
         return ClosedSegment.of(file, index), index
 
     async def _index(self, name: SegmentName) -> Checkpoint | None:
-        """Return the segment's index; None if it is missing or damaged."""
-        path = self._driver.path.idx(name)
-        try:
-            return await read_idx(self._fs, path, self._failed)
-        except CorruptData as error:
-            self._failed(path, error)
-            return None
+        """Return the segment's index; None if it is missing or damaged, or storage has lost it."""
+        return await read_segment_idx(self._fs, self._driver.path, name, self._failed)
 
 
 def _knows_markers(listed: ListedSegment, index: Checkpoint | None, recent: RecentAborted, watermark: int) -> bool:

@@ -10,8 +10,8 @@ A former owner that stood still goes on with its next step, however late.  Its d
 |                                   | the store            | was appended                                              |
 | a job's, taken by an owner, not in| the same             | giving it back its name in the job's folder: the job may  |
 | the record                        |                      | ask for its swap again.  Without the right to rename it,  |
-|                                   |                      | nothing: a former owner, with the same user of storage,   |
-|                                   |                      | is refused too                                            |
+|                                   |                      | nothing: neither merge nor clean, since the right may     |
+|                                   |                      | come back to a former owner first                         |
 | index of a merge, complete        | append files         | appending them now: the late call then finds no sources.  |
 |                                   |                      | It could append them to a source of a cleaned segment,    |
 |                                   |                      | which hides them                                          |
@@ -24,7 +24,9 @@ listing shows all these drafts to a successor.
 from __future__ import annotations
 
 import logging
-from contextlib import aclosing, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from enum import Enum
 
 from bmq.broker.cleanup.orphans import files_of, temporary_files
 from bmq.broker.cleanup.retention import RetentionState, read_idx
@@ -53,6 +55,21 @@ _CLEANED = (f"{DRAFT}-", f"{DRAFT_INDEX}-")
 _MERGED = ".join-"
 
 
+DENIED_MAX = 1_000
+"""Most jobs' folders with drafts that may not be given back whose warning is known; the oldest is forgotten first."""
+
+
+class Unsettled(Enum):
+    """The reason why a log may not be merged and cleaned yet; the text is for jobs."""
+
+    MERGE = "a former owner's merge is not settled yet; try again in a minute"
+    DRAFT = (
+        "a former owner may have taken drafts from a job's folder, and storage does not let the owner give them back;"
+        " until then nothing is merged or cleaned: give the brokers' user the rights to read and to write the folders"
+        f" {DRAFT_FOLDER}* of the partition, or delete them"
+    )
+
+
 class FormerOwners:
     """Settlement of former owners' drafts, in one broker's partitions."""
 
@@ -62,9 +79,11 @@ class FormerOwners:
         self._names_per_job = names_per_job
         self.merges_ended = 0
         """Merges of former owners that were carried out here."""
+        self._denied: dict[str, None] = {}
+        """The jobs' folders of a warning."""
 
-    async def settle(self, state: RetentionState) -> bool:
-        """Settle the drafts in the partition's folder; return whether the log may be merged and cleaned now.
+    async def settle(self, state: RetentionState) -> Unsettled | None:
+        """Settle the drafts in the partition's folder; return why the log may not be merged and cleaned now, or None.
 
         To be called while no round of this process writes drafts for the partition.  Raises StorageError, and
         RequestError or KvError if the ownership cannot be proven.
@@ -75,49 +94,67 @@ class FormerOwners:
         named = {path for swap in (machine.record.swap, machine.swap) if swap is not None for path in swap.drafts}
         drafts = [path for path in listed if base_name(path).startswith(_CLEANED) and path not in named]
         merges = [path for path in listed if base_name(path).startswith(_MERGED)]
-        taken = [path for status in found if status.is_dir for path in await self._taken(status.path)]
+        folders = [status.path for status in found if status.is_dir and base_name(status.path).startswith(DRAFT_FOLDER)]
+        taken, denied = await self._taken(folders)
         taken = [path for path in taken if path not in named]
         if drafts or merges or taken:
             await driver.prove()  # the drafts were listed before: none of them is a later owner's
         for path in drafts:
             await self._fs.delete(path)
-        await self._give_back_all(taken)
+        denied |= await self._give_back_all(taken)
+        self._warn(state, folders, denied)
         is_settled = len(listed) < self._names_per_job
         for path in merges:
             is_settled &= await self._end_merge(state, path)
-        return is_settled
+        if not is_settled:
+            return Unsettled.MERGE
+        return Unsettled.DRAFT if denied else None
 
-    async def _taken(self, folder: str) -> list[str]:
-        """Return the drafts in a job's folder that owners have taken; none in another folder."""
-        found: list[str] = []
-        if not base_name(folder).startswith(DRAFT_FOLDER):
-            return found
-        with suppress(Unsupported):  # no owner takes a draft from a folder that it may not list
-            async with aclosing(files_of(self._fs, folder, after=TAKEN)) as files:
-                async for status in files:
-                    if not base_name(status.path).startswith(TAKEN):
-                        break
-                    found.append(status.path)
-        return found
+    async def _taken(self, folders: Sequence[str]) -> tuple[list[str], dict[str, Unsupported]]:
+        """Return the taken drafts in jobs' folders, and the errors of folders without the right to list them.
 
-    async def _give_back_all(self, taken: list[str]) -> None:
-        """Give drafts back to their jobs.  Warn once of drafts that may not be renamed; the sweeper has them later.
-
-        The missing right does not hold up the log: a former owner's late call needs the same right.
+        Such a folder may have a taken draft: its rights may have changed since.
         """
-        refused: list[tuple[str, Unsupported]] = []
+        found: list[str] = []
+        denied: dict[str, Unsupported] = {}
+        for folder in folders:
+            try:
+                async with aclosing(files_of(self._fs, folder, after=TAKEN)) as files:
+                    async for status in files:
+                        if not base_name(status.path).startswith(TAKEN):
+                            break
+                        found.append(status.path)
+            except Unsupported as error:
+                denied[folder] = error
+        return found, denied
+
+    async def _give_back_all(self, taken: Sequence[str]) -> dict[str, Unsupported]:
+        """Give drafts back to their jobs; return the errors of folders in which storage refuses it.
+
+        A former owner's late call needs the same right, and may get it before this process tries again.
+        """
+        denied: dict[str, Unsupported] = {}
         for path in taken:
             try:
                 await self._give_back(path)
             except Unsupported as error:
-                refused.append((path, error))
-        if refused:
-            first, reason = refused[0]
-            text = (
-                "cannot give %d drafts back to their jobs, which have to begin new rounds: give the brokers' user the"
-                " right to write into the jobs' folders, or delete the folders"
-            )
-            _log.warning(text, len(refused), extra=fields(path=first, error=reason))
+                denied[path.rpartition("/")[0]] = error
+        return denied
+
+    def _warn(self, state: RetentionState, folders: Sequence[str], denied: Mapping[str, Unsupported]) -> None:
+        """Warn once of a job's folder with drafts that may not be given back."""
+        for folder in folders:
+            if folder not in denied:
+                self._denied.pop(folder, None)
+            elif folder not in self._denied:
+                text = (
+                    "cannot give the drafts in a job's folder back to the job, and neither merges nor cleans the log"
+                    " until then: give the brokers' user the rights to read and to write the folder, or delete it"
+                )
+                _log.warning(text, extra=fields(**state.driver.path.log_fields, path=folder, error=denied[folder]))
+                if len(self._denied) == DENIED_MAX:
+                    del self._denied[next(iter(self._denied))]
+                self._denied[folder] = None
 
     async def _give_back(self, taken: str) -> None:
         """Give a draft back to its job: a late call of its owner does not find it."""

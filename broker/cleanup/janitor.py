@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from bmq.broker.cleanup.config import JanitorConfig
-from bmq.broker.cleanup.former_owners import FormerOwners
+from bmq.broker.cleanup.former_owners import FormerOwners, Unsettled
 from bmq.broker.cleanup.job_rounds import JobRounds
 from bmq.broker.cleanup.log_cleaner import LogCleaner
 from bmq.broker.cleanup.log_cleaner_manager import CleaningState, LogCleanerManager
@@ -229,7 +229,7 @@ class Janitor:
 
         Does no I/O, and no work for an unchanged partition.
         """
-        before, cares = self.queue.states, dict[PartitionKey, _PartitionCare]()
+        before, cares, known = self.queue.states, dict[PartitionKey, _PartitionCare](), 0
         turns = Turns()
         for driver in tuple(self._partitions()):
             machine = driver.machine
@@ -243,6 +243,7 @@ class Janitor:
                 self._begin(care, now_ms)
                 continue
             care = cares[machine.key] = before[machine.key]
+            known += 1
             if machine.record is not care.record:
                 care.registered += _registrations(care.record, machine.record)
                 care.record = machine.record
@@ -270,6 +271,10 @@ class Janitor:
                 self._retention.delete_later(care, machine.log_start)
                 self.cleaning.look_soon(care, now_ms)  # it may be too large no more
         self.queue.keep(cares)
+        if known < len(before):
+            for key, care in before.items():
+                if cares.get(key) is not care:
+                    self.cleaning.forget(care)
 
     def _notice_clock(self, now_ms: int) -> None:
         """Compute all expiries again if the wall clock was set: a deadline may lie years ahead of it now."""
@@ -306,8 +311,8 @@ class Janitor:
         # A round has settled the drafts at its beginning; now its own are there.
         if not self.cleaning.is_cleaning(care):
             async with care.names_lock:
-                is_settled = await self._former_owners.settle(care)
-            if not is_settled:
+                unsettled = await self._former_owners.settle(care)
+            if unsettled is Unsettled.MERGE:  # else the sweep may end the wait: it deletes old folders of jobs
                 self.queue.schedule(care, Job.SWEEP, now_ms + self.config.retry_ms)
                 return
         job = care.hold.job if care.hold is not None and care.held_until(now_ms) is not None else None
@@ -329,7 +334,7 @@ class Janitor:
             if machine.swap is not None or machine.record.swap is not None or self.cleaning.is_cleaning(care):
                 care.registered = self.config.merge_after
                 return
-            if not await self._former_owners.settle(care):
+            if await self._former_owners.settle(care) is not None:
                 care.registered = self.config.merge_after
                 return
             care.merge_from, is_more, is_blocked, has_hidden = await self._merger.merge(care, care.merge_from)

@@ -258,8 +258,8 @@ class JobRounds(Generic[L]):
 
     async def _settle(self, state: L) -> None:
         """Settle the drafts of former owners, whose next step could change a source.  Raises RequestError."""
-        if not await self._former_owners.settle(state):
-            raise _refused("a former owner's merge is not settled yet; try again in a minute")
+        if (unsettled := await self._former_owners.settle(state)) is not None:
+            raise _refused(unsettled.value)
 
     # -------------------------------------------------------------------------------------------------------- the swap
 
@@ -301,6 +301,7 @@ class JobRounds(Generic[L]):
         sources = [one for one in request.segments if group.name.base <= one.name.base < group.end_offset]
         if request.is_swapped(group, sources):
             await self._checks.check_done(request, group)
+            self._count(hold, group)
             self._ended(state, hold, request.end, group)
             return True
         if request.is_passed_over(group, sources):
@@ -314,6 +315,7 @@ class JobRounds(Generic[L]):
         if why_late := self._checks.why_late(request.swap_until_ms):
             raise SwapStopped(why_late)
         swap = await self._checks.take_drafts(self._cleaning.swapper, group)
+        hold.swapping = group.end_offset, facts.bytes_before, facts.bytes_after
         try:
             with state.swapping():
                 is_done = await self._cleaning.swapper.swap(driver, swap)
@@ -323,9 +325,7 @@ class JobRounds(Generic[L]):
         if not is_done:
             raise SwapStopped(f"its drafts were deleted meanwhile; {PLAN_AGAIN}")
         self._cleaning.swapped(state, group.end_offset)
-        hold.add(facts.bytes_before, facts.bytes_after)
-        self._cleaning.cleaner.bytes_before += facts.bytes_before
-        self._cleaning.cleaner.bytes_after += facts.bytes_after
+        self._count(hold, group)
         self._ended(state, hold, request.end, group)
         return True
 
@@ -349,6 +349,12 @@ class JobRounds(Generic[L]):
         except Unsupported as error:
             raise _refused(missing_rights(error)) from None
         hold.has_rights = True
+
+    def _count(self, hold: JobHold, group: DraftGroup) -> None:
+        """Count the bytes of a swapped group once, whichever request or job of the janitor has completed its swap."""
+        bytes_before, bytes_after = hold.count(group.end_offset)
+        self._cleaning.cleaner.bytes_before += bytes_before
+        self._cleaning.cleaner.bytes_after += bytes_after
 
     def _ended(self, state: L, hold: JobHold, end: int, group: DraftGroup) -> None:
         """Show the round as the log's last if this was its last group."""

@@ -18,7 +18,7 @@ from functools import partial
 
 from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, LastCleaning, Obstacle, Outcome
 from bmq.broker.cleanup.closed_segments import ClosedLog, ClosedSegment, ClosedSegments
-from bmq.broker.cleanup.retention import RetentionState
+from bmq.broker.cleanup.retention import RetentionState, can_read
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.states import PartitionState
@@ -37,7 +37,7 @@ from bmq.storage.cleaning.plan import CleaningPlan, LogFacts, plan_cleaning
 from bmq.storage.cleaning.retention import ProducerEnd, RoundBounds
 from bmq.storage.cleaning.round import CleanedFacts, CleaningRound, Source
 from bmq.storage.cleaning.source_reader import SourceReader, Throttle
-from bmq.storage.filesystem import CorruptData, CreateOptions, FileSystem, NoSuchFile, write_once
+from bmq.storage.filesystem import CorruptData, CreateOptions, FileSystem, NoSuchFile, StorageUnavailable, write_once
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import encode_idx_steps
 
@@ -126,7 +126,7 @@ class LogCleaner:
                 break
             except DamagedSource as damage:
                 self._failed("a segment cannot be cleaned", driver.path.log(damage.source.name), damage.error)
-                if not isinstance(damage.error, CorruptData):  # else a datanode with a sound replica may come back
+                if isinstance(damage.error, FormatError):  # else a datanode with a sound replica may come back
                     known.damaged = damage.source.file
                 if state.swaps_done != swaps_before:  # the rest is cleaned when the first sources are gone
                     at = damage.source.name.base
@@ -242,6 +242,10 @@ class LogCleaner:
                 raise CleaningStopped from None
             except (FormatError, CorruptData) as error:
                 raise DamagedSource(segment, error) from error
+            except StorageUnavailable as error:
+                if await can_read(self._fs, driver.path.idx(segment.name)):  # no outage, which other files would share
+                    raise DamagedSource(segment, error) from error
+                raise
             if writer is not None:
                 moved += await writer.flush()
             await self._wait(state, self._throttle.wait_ms(moved, self._context.now_ms()))

@@ -24,7 +24,7 @@ from bmq.broker.cleanup.cleaning_status import (
 )
 from bmq.broker.cleanup.closed_segments import ClosedSegments
 from bmq.broker.cleanup.due_logs import DueLogs
-from bmq.broker.cleanup.former_owners import FormerOwners
+from bmq.broker.cleanup.former_owners import FormerOwners, Unsettled
 from bmq.broker.cleanup.job_hold import JobHold
 from bmq.broker.cleanup.log_cleaner import CleaningStopped, LogCleaner
 from bmq.broker.cleanup.retention import HOUR_MS
@@ -33,12 +33,13 @@ from bmq.broker.cleanup.upkeep_queue import Job, UpkeepQueue, UpkeepState
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.aio.steps import Steps
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.kv import KvError
 from bmq.storage.cleaning.cleaned_file import DraftFull
-from bmq.storage.cleaning.plan import Reason
+from bmq.storage.cleaning.plan import CleaningConfig, CleaningPlan, Reason
 from bmq.storage.filesystem import PipelineFailed, StorageError, StorageUnavailable
 
 _log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ SWAPS_MAX = 64
 """Most swaps of a partition whose sources are waited for apart; more of them wait for the last."""
 FAR_MS = 1 << 50
 """A wait of this length never ends: max.compaction.lag.ms is not set."""
+LEFT_COST = 10
+"""Cost of a log that is due and may not begin, about 20 us, in elements of a turn."""
 _OUTAGES = StorageUnavailable, PipelineFailed, KvError, TimeoutError
 """Failures of a round that time heals: storage or the metadata store is away."""
 _FAILED = Outcome(plan=None, obstacle=Obstacle.FAILED)
@@ -95,6 +98,11 @@ class CleaningState(UpkeepState):
         if self._names_lock is None:
             self._names_lock = asyncio.Lock()
         return self._names_lock
+
+    @property
+    def are_names_locked(self) -> bool:
+        """True while a step has ``names_lock``; does not make the lock."""
+        return self._names_lock is not None and self._names_lock.locked()
 
     def held_until(self, now_ms: int) -> int | None:
         """Return the time until which a job holds the partition; None without a hold."""
@@ -216,8 +224,9 @@ class LogCleanerManager(Generic[L]):
             self._queue.schedule(state, Job.HIDDEN, now_ms + state.config.file_delete_delay_ms)
             return
         waits_ms = [plan.lag_ends_ms - wall_ms] if plan.lag_ends_ms >= 0 else []
-        if plan.reason is Reason.BELOW_RATIO and plan.oldest_dirty_timestamp > 0:
-            waits_ms.append(plan.oldest_dirty_timestamp + config.max_compaction_lag_ms - wall_ms)
+        max_lag_ms = _max_lag_wait_ms(plan, config, wall_ms)
+        if plan.reason is Reason.BELOW_RATIO and max_lag_ms is not None:
+            waits_ms.append(max_lag_ms)
         wait_ms = min(waits_ms, default=FAR_MS)
         if wait_ms < FAR_MS:
             self.look_now(state, now_ms + max(wait_ms, self._clean_ms))
@@ -258,18 +267,23 @@ class LogCleanerManager(Generic[L]):
         A long round goes on behind other jobs, and after many short rounds other jobs have their turn.
         """
         begun, now_ms = 0, self._context.now_ms()
-        ends_ms = now_ms + self._wait_ms
+        ends_ms, loop_turns = now_ms + self._wait_ms, Turns()
         while len(self._turns) < self._threads and now_ms <= ends_ms:
-            self._due.keep(self._queue.is_held)
-            state = self._due.take(now_ms, lambda state: not self._is_busy(state))
+            state = self._due.take(now_ms, lambda state: self._queue.is_held(state) and not self._is_busy(state))
             if state is None:
                 break
             if self._may_look(state, now_ms):
                 self._turns.add(state)
                 begun += 1
                 await self._begin(state, self._context.clock.now_ms())
+            elif loop_turns.is_over(LEFT_COST):
+                await next_turn()
             now_ms = self._context.now_ms()
         return begun
+
+    def forget(self, state: L) -> None:
+        """Forget that a log is due: its partition is not owned here any more."""
+        self._due.forget(state)
 
     def _may_look(self, state: L, now_ms: int) -> bool:
         """Return whether the log may be looked at and cleaned now; else schedule the next look."""
@@ -295,7 +309,7 @@ class LogCleanerManager(Generic[L]):
         Such a round ends at its next step, and deletes its drafts: the drafts of another round have the same names.
         """
         key = state.driver.machine.key
-        return state.names_lock.locked() or any(one.driver.machine.key == key for one in self._rounds)
+        return state.are_names_locked or any(one.driver.machine.key == key for one in self._rounds)
 
     def _leave(self, state: L) -> None:
         """Leave a log as it is, but for sources that a swap of an earlier owner left."""
@@ -366,7 +380,10 @@ class LogCleanerManager(Generic[L]):
         now_ms = self._context.now_ms()
         if state.driver.machine.record.swap is not None:
             await self.finish_swap(state)
-        if not await self._former_owners.settle(state):
+        unsettled = await self._former_owners.settle(state)
+        if unsettled is not None:
+            if unsettled is Unsettled.DRAFT:
+                state.cleaning = _FAILED  # for an operator: it does not end by itself
             self.look_now(state, now_ms + self._retry_ms)
             return
         before = state.swaps_done
@@ -380,7 +397,9 @@ class LogCleanerManager(Generic[L]):
                 self.swapped(state)
         if state.cleaning.has_cleaned or state.last_cleaning is None:
             state.last_cleaning = state.cleaning.last
-        self._due.put(state, None if has_turn else state.cleaning.plan, now_ms)
+        plan = None if has_turn or not self._queue.is_held(state) else state.cleaning.plan
+        max_lag_ms = None if plan is None else _max_lag_wait_ms(plan, state.config.cleaning, wall_ms)
+        self._due.put(state, plan, now_ms, None if max_lag_ms is None else now_ms + max_lag_ms)
         if state in self._due:
             state.cleaning = state.cleaning.after(last)
         damaged_at = state.cleaning.damaged_at
@@ -400,3 +419,9 @@ class LogCleanerManager(Generic[L]):
             state.hidden.pop()
         state.hidden.append((due_ms, below))
         self._queue.schedule(state, Job.HIDDEN, due_ms)
+
+
+def _max_lag_wait_ms(plan: CleaningPlan, config: CleaningConfig, wall_ms: int) -> int | None:
+    """Return the time until the oldest dirty record passes max.compaction.lag.ms, below 0 behind it; None for never."""
+    wait_ms = plan.oldest_dirty_timestamp + config.max_compaction_lag_ms - wall_ms
+    return wait_ms if plan.oldest_dirty_timestamp > 0 and wait_ms < FAR_MS else None

@@ -21,7 +21,8 @@ from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import FileSystem, NoSuchFile
+from bmq.storage.filesystem import CorruptData, FileSystem, NoSuchFile, StorageError, StorageUnavailable
+from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import FOR_EVER, ListedSegment, Retained, expired, find_deletable, is_expired, walk
 from bmq.storage.segment import decode_idx_steps
 
@@ -227,8 +228,8 @@ class Retention(Generic[L]):
 
         The index of an interrupted merge covers the oldest part of its file; the file is younger than all parts.
         """
-        path = state.driver.path.idx(listed.name)
-        checkpoint = await read_idx(self._fs, path, self._failed) if listed.has_idx else None
+        path, name = state.driver.path, listed.name
+        checkpoint = await read_segment_idx(self._fs, path, name, self._failed) if listed.has_idx else None
         if checkpoint is None:
             return listed.modified_ms
         timestamp = largest_timestamp(checkpoint, listed.modified_ms)
@@ -320,3 +321,33 @@ async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception],
     except FormatError as error:
         failed(path, error)
         return None
+
+
+async def read_segment_idx(
+    fs: FileSystem, path: PartitionPath, name: SegmentName, failed: Callable[[str, Exception], None]
+) -> Checkpoint | None:
+    """Do the same as ``read_idx`` for a segment; return None also if storage has lost the index.
+
+    ``failed`` is called then, too.  Raises StorageError, as in an outage.
+    """
+    try:
+        return await read_idx(fs, path.idx(name), failed)
+    except CorruptData as error:
+        failed(path.idx(name), error)
+    except StorageUnavailable as error:
+        if not await can_read(fs, path.log(name)):
+            raise
+        failed(path.idx(name), error)
+    return None
+
+
+async def can_read(fs: FileSystem, path: str) -> bool:
+    """Return whether storage serves reads, by the first byte of this file.
+
+    The blocks of another file may be without a live replica for ever: an outage is a failure that files share.
+    """
+    try:
+        await fs.read(path, 0, 1)
+    except StorageError:
+        return False
+    return True

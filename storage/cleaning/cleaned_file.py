@@ -102,7 +102,8 @@ class CleanedFileWriter:
         """Return the index of the cleaned segment that replaces the sources of these names and indexes, in order.
 
         ``modified_ms``: the time of the last source's file.  It stands for records without timestamps, as in Kafka
-        (``Cleaner.cleanSegments``), but where the source was cleaned and its own index has an earlier time.
+        (``Cleaner.cleanSegments``), but where the source was cleaned and its own index has an earlier time.  The index
+        has it also beside records with timestamps: a later cleaning may remove these alone.
         """
         last = indexes[-1].cleaned
         if last is not None and last.modified_ms >= 0:
@@ -125,7 +126,7 @@ class CleanedFileWriter:
                 bytes_after=facts.bytes_after,
                 tombstones=facts.tombstones,
                 markers=facts.markers,
-                modified_ms=modified_ms if self._index.max_timestamp < 0 else -1,
+                modified_ms=modified_ms,
             ),
         )
 

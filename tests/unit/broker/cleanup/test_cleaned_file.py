@@ -167,8 +167,8 @@ async def test_a_round_ends_when_the_topic_is_not_compacted_any_more() -> None:
 
 
 @pytest.mark.parametrize("timestamp", [-1, 7])
-async def test_the_index_has_the_last_sources_time_if_no_record_has_one(timestamp: int) -> None:
-    """A source that was cleaned before is as old as its own last source."""
+async def test_the_index_has_the_last_sources_time(timestamp: int) -> None:
+    """Take a source that was cleaned before for as old as its own last source."""
     fs = MemoryFileSystem(MemoryStorage(), "writer")
     facts = CleanedFacts(base=0, end_offset=1, cleaned_up_to=1)
     writer = await new_writer(fs)
@@ -177,7 +177,12 @@ async def test_the_index_has_the_last_sources_time_if_no_record_has_one(timestam
     once = writer.index([index.segment], [index], facts, modified_ms=1_000)
     twice = writer.index([once.segment], [once], facts, modified_ms=2_000)
     times = [each.cleaned.modified_ms for each in (once, twice) if each.cleaned is not None]
-    assert times == ([1_000, 1_000] if timestamp < 0 else [-1, -1])
+    assert times == [1_000, 1_000]
     assert [largest_timestamp(each, 3_000) for each in (once, twice)] == ([1_000] * 2 if timestamp < 0 else [7] * 2)
     assert largest_timestamp(index, 3_000) == 3_000
-    await writer.close()
+    # A marker had the timestamp, and has gone; records without timestamps are left.
+    rest = await new_writer(MemoryFileSystem(MemoryStorage(), "rest"))
+    rest.put(bytes(build_batch([Record(key=b"k", value=b"v")], base_timestamp=-1)))
+    assert largest_timestamp(rest.index([twice.segment], [twice], facts, modified_ms=4_000), 5_000) == 1_000
+    for each in (writer, rest):
+        await each.close()

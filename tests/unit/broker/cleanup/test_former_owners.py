@@ -14,7 +14,7 @@ from bmq.storage.filesystem import NotAllowed, OutOfSpace, StorageUnavailable, w
 from bmq.storage.layout import base_name
 from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, allow, compacted, contents, hidden, update
-from tests.unit.broker.cleanup.jobs import NEVER_DUE, CleaningJob, Story
+from tests.unit.broker.cleanup.jobs import NEVER_DUE, CleaningJob, Story, refused
 from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
@@ -246,11 +246,65 @@ async def test_a_merge_is_proven_behind_its_draft() -> None:
     assert await contents(world, 0, 14) == (last, 14)
 
 
-@pytest.mark.parametrize("step", ["rename", "delete"])
-async def test_a_draft_that_may_not_be_given_back_holds_up_nothing(
+@pytest.mark.parametrize("step", ["replace", "rename"])
+@pytest.mark.parametrize("does", ["merges", "cleans"])
+async def test_a_right_that_comes_back_to_a_former_owner_first_loses_no_record(step: str, does: str) -> None:
+    """Let the operator give the right back, as the warning says: the former owner's call gets it too."""
+    world = World()
+    first = await compacted(world, config=NEVER_DUE)
+    first.janitor.config = PATIENT
+    last = await update(first, 14)
+    job = CleaningJob(world)
+    await first.janitor._notice(first.broker.context.now_ms())
+    await job.begin(first)
+    await job.write()
+    gate, call = asyncio.Event(), getattr(first.steps, step)
+
+    async def late(source: str, target: str) -> None:
+        if not base_name(target).startswith("."):
+            await gate.wait()
+        await call(source, target)
+
+    setattr(first.steps, step, late)
+    zombie = asyncio.create_task(job.swap(first))
+    await asyncio.sleep(1)
+    await forget_swap(world, first)
+    config = replace(COMPACT, segment_bytes=100_000) if does == "merges" else COMPACT
+    second = await world.owner("b", config, LAX)
+    if does == "cleans":
+        allow(second)
+    rename, is_denied = second.steps.rename, True
+
+    async def denied(source: str, target: str) -> None:
+        if is_denied and source.startswith(f"{job.folder}/"):
+            raise NotAllowed(f"{source}: user=bmq, access=WRITE")
+        await rename(source, target)
+
+    second.steps.rename = denied  # type: ignore[method-assign]
+    last |= await update(second, 7)
+    for _ in range(3):
+        await second.rounds(10)
+    assert (second.janitor.files_merged, second.janitor.cleaning.cleaner.rounds) == (0, 0)
+    is_denied = False
+    gate.set()
+    await asyncio.wait({zombie}, timeout=30)
+    assert isinstance(zombie.exception(), RequestError)
+    assert (await contents(world, 0, 21))[0] == last
+    last |= await update(second, 4)
+    for _ in range(6):
+        await second.round(BRISK.retry_ms / 1000 + 1)
+    assert (second.janitor.files_merged > 0, second.janitor.cleaning.cleaner.rounds > 0) == (
+        does == "merges",
+        does == "cleans",
+    )
+    assert (await contents(world, 0, 25))[0] == last
+
+
+@pytest.mark.parametrize("step", ["rename", "delete", "list"])
+async def test_a_draft_that_may_not_be_given_back_holds_up_its_log_and_is_warned_of_once(
     step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Settle and merge beside a job's folder whose rights were taken away, and warn of it."""
+    """Sweep, but neither merge nor clean, beside a job's folder whose rights were taken away."""
     story = await Story.of()
     owner, job = story.owner, story.job
     await story.drafted()
@@ -262,26 +316,39 @@ async def test_a_draft_that_may_not_be_given_back_holds_up_nothing(
     await job.end(owner)
     real = getattr(owner.steps, step)
 
-    async def denied(path: str, *rest: object, **options: object) -> object:
-        if path.startswith(f"{job.folder}/"):
+    def denied(path: str, *rest: object, **options: object) -> object:
+        if f"{path}/".startswith(f"{job.folder}/"):
             raise NotAllowed(f"{path}: user=bmq, access=WRITE")
-        return await real(path, *rest, **options)
+        return real(path, *rest, **options)
 
     monkeypatch.setattr(owner.steps, step, denied)
     state, settle = owner.janitor.queue.states[KEY], owner.janitor._former_owners.settle
-    assert await settle(state)
-    (line,) = [record for record in caplog.records if "back to their jobs" in record.message]
-    assert f"{job.folder}/{taken[0]}" in str(vars(line))
+    orphan = f"{PATH.folder}/.concat-test.concat"
+    await write_once(owner.fs, orphan, b"")
     owner.configure(segment_bytes=2_000)
+    for _ in range(60):
+        await owner.round(61)
+    assert (owner.janitor.files_merged, owner.janitor.failures) == (0, 0)
+    assert base_name(orphan) not in await story.world.names(), "the sweep goes on"
+    assert taken[0] in await story.world.names(job.folder)
+    (line,) = [record for record in caplog.records if "give the drafts in a job's folder back" in record.message]
+    assert job.folder in str(vars(line))
+    cleaning = owner.janitor.cleaning.state_of(KEY)
+    assert cleaning is not None
+    assert cleaning.reason == "failed"
+    code, text = await refused(job.begin(owner))
+    assert code is ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert "rights to read and to write" in text
+    assert await story.is_right()
+    monkeypatch.setattr(owner.steps, step, real)
+    assert await settle(state) is None
+    assert [name for name in await story.world.names(job.folder) if name.startswith(".taken-")] == []
+    owner.configure(segment_bytes=2_001)
+    await update(owner, 2)
     for _ in range(3):
         await owner.rounds(61)
     assert owner.janitor.files_merged > 0
-    assert owner.janitor.failures == 0
-    assert taken[0] in await story.world.names(job.folder)
-    assert await story.is_right()
-    monkeypatch.setattr(owner.steps, step, real)
-    assert await settle(state)
-    assert [name for name in await story.world.names(job.folder) if name.startswith(".taken-")] == []
+    assert not owner.janitor._former_owners._denied, "the next refusal is warned of again"
 
 
 async def take_in_vain(owner: Owner, job: CleaningJob) -> None:

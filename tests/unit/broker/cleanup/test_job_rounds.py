@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bmq.broker.cleanup import job_rounds
+from bmq.broker.cleanup.former_owners import Unsettled
 from bmq.broker.cleanup.job_hold import HOLD_MS
 from bmq.broker.cleanup.job_rounds import SwapResult
 from bmq.broker.cleanup.upkeep_queue import Job
@@ -121,8 +122,8 @@ async def test_the_next_owner_settles_former_owners_before_it_swaps() -> None:
     await second.janitor._notice(second.broker.context.now_ms())
     settle, is_settled = second.janitor._former_owners.settle, False
 
-    async def settled(state: Any) -> bool:
-        return await settle(state) and is_settled
+    async def settled(state: Any) -> Unsettled | None:
+        return await settle(state) if is_settled else Unsettled.MERGE
 
     second.janitor._former_owners.settle = settled  # type: ignore[method-assign]
     code, text = await refused(story.job.swap(second))
@@ -222,8 +223,8 @@ async def test_a_plan_that_is_too_large_is_refused(bound: str, monkeypatch: pyte
 async def test_a_merge_of_a_former_owner_that_cannot_be_settled_is_waited_for() -> None:
     story = await Story.of()
 
-    async def never(state: object) -> bool:
-        return False
+    async def never(state: object) -> Unsettled:
+        return Unsettled.MERGE
 
     story.owner.janitor._former_owners.settle = never  # type: ignore[method-assign]
     code, text = await refused(story.job.begin(story.owner))
@@ -484,6 +485,12 @@ async def test_a_request_that_ends_before_the_store_responds_is_carried_out_by_t
     assert owner.driver.machine.record.swap is None
     assert await story.cleaned() == [group.name for group in job.groups]
     assert await story.is_right()
+    state, cleaner = owner.janitor.cleaning.state_of(KEY), owner.janitor.cleaning.cleaner
+    assert state is not None
+    assert state.last is not None
+    assert state.last.bytes_before == job.plan.dirty_bytes == cleaner.bytes_before, "all swaps are counted once"
+    assert await job.swap(owner) == SwapResult(len(job.groups), 0)
+    assert (cleaner.bytes_before, cleaner.bytes_after) == (job.plan.dirty_bytes, state.last.bytes_after)
 
 
 async def test_nothing_is_merged_beside_a_swap_that_the_record_is_about_to_get() -> None:
@@ -638,7 +645,7 @@ async def test_a_jobs_folder_is_no_part_of_the_log() -> None:
     assert len(folder.files) == COUNT
     assert len((await list_partition(fs, PATH.folder)).segments) == COUNT
     state = story.owner.janitor.queue.states[KEY]
-    assert await story.owner.janitor._former_owners.settle(state)
+    assert await story.owner.janitor._former_owners.settle(state) is None
     story.owner.configure(segment_bytes=2_000)
     await story.job.end(story.owner)
     for _ in range(3):

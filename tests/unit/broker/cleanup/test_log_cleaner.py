@@ -21,7 +21,7 @@ from bmq.meta.ownership import Swap
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.cleaned_file import CleanedFileWriter
 from bmq.storage.cleaning.plan import Reason
-from bmq.storage.filesystem import CorruptData, NoSuchFile, write_once
+from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageUnavailable, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx
@@ -212,7 +212,7 @@ async def test_a_round_ends_before_an_open_transaction_and_an_abort_leaves_the_v
     assert count < 4 + 4 + KEYS
 
 
-@pytest.mark.parametrize("damage", ["batch", "replicas", "index replicas"])
+@pytest.mark.parametrize("damage", ["batch", "replicas", "index replicas", "blocks", "index blocks"])
 async def test_a_log_is_cleaned_up_to_a_damaged_segment(
     damage: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,13 +222,15 @@ async def test_a_log_is_cleaned_up_to_a_damaged_segment(
     last = await update(owner, 20)
     names = [one.name async for one in walk(world.reading, PATH) if one.is_live]
     at = names[9]
-    path = PATH.idx(at) if damage == "index replicas" else PATH.log(at)
+    path = PATH.idx(at) if damage.startswith("index") else PATH.log(at)
     sound = await world.reading.read(path, 0, 1 << 20)
     read, reads = owner.steps.read, list[str]()
 
     async def unsound(place: str, position: int, length: int) -> bytes:
         reads.append(place)
         if place == path and damage != "batch" and is_damaged:
+            if damage.endswith("blocks"):
+                raise StorageUnavailable(f"{place}: no datanode has the block")
             raise CorruptData(f"{place}: a checksum does not match")
         return await read(place, position, length)
 
@@ -380,6 +382,58 @@ async def test_retention_by_size_beside_a_swap_judges_no_old_sizes(monkeypatch: 
     assert size < 2_000
     assert owner.log_start == 0, "the cleaned log is smaller than retention.bytes"
     assert (await contents(world, 0, 20))[0] == last
+
+
+async def test_a_log_with_a_block_that_is_lost_for_good_is_read_once_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the failure for the file's own: other files can be read."""
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 60)
+    await asyncio.sleep(1_000)
+    names = [one.name async for one in walk(world.reading, PATH) if one.is_live]
+    path, read, tried = PATH.log(names[-4]), owner.steps.read, 0
+
+    async def lossy(place: str, position: int, length: int) -> bytes:
+        nonlocal tried
+        if place == path:
+            tried += 1
+            raise StorageUnavailable(f"{place}: no datanode has the block")
+        return await read(place, position, length)
+
+    monkeypatch.setattr(owner.steps, "read", lossy)
+    for _ in range(20):
+        await owner.round(30)
+    assert owner.janitor.cleaning.cleaner.rounds == 1, "up to the lost block"
+    before = tried
+    for _ in range(600):
+        await owner.round(30)
+    assert 3 <= tried - before <= 6
+
+
+async def test_after_an_outage_of_reads_a_log_is_cleaned_within_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tell an outage from a lost block by another file."""
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    names = [one.name async for one in walk(world.reading, PATH) if one.is_live]
+    read, is_away = owner.steps.read, False
+
+    async def away(place: str, position: int, length: int) -> bytes:
+        nonlocal is_away
+        is_away |= place == PATH.log(names[9])
+        if is_away:
+            raise StorageUnavailable("no datanode")
+        return await read(place, position, length)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.steps, "read", away)
+        for _ in range(200):
+            await owner.round(30)
+    assert is_away
+    assert finish_steps(owner.janitor.cleaning.totals()).not_cleaned["damaged"] == 0
+    for _ in range(3):
+        await owner.round(30)
+    assert owner.janitor.cleaning.cleaner.rounds == 1
 
 
 @pytest.mark.parametrize("kind", ["log", "idx"])

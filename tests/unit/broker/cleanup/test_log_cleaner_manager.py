@@ -15,6 +15,8 @@ import pytest
 
 from bmq.broker.cleanup import log_cleaner
 from bmq.broker.cleanup.cleaning_status import LogCleaning, Obstacle
+from bmq.broker.cleanup.job_hold import JobHold
+from bmq.broker.cleanup.log_cleaner_manager import CleaningState
 from bmq.broker.config import log_config
 from bmq.core.aio.steps import finish_steps
 from bmq.core.logging.fields import fields_of
@@ -580,6 +582,97 @@ async def test_the_dirtiest_of_the_logs_that_are_due_is_cleaned_first(caplog: py
         await owner.rounds(5)
     lines = [line for line in caplog.records if "a compacted log was cleaned" in line.message]
     assert [fields_of(line)["partition"] for line in lines] == [1, 2, 0]
+
+
+def busy(owner: Owner) -> None:
+    """Have all threads of the owner work on logs elsewhere."""
+    turns: set[Any] = owner.janitor.cleaning._turns
+    turns.update(CleaningState(owner.driver) for _ in range(owner.janitor.cleaning._threads))
+
+
+async def waiting(owner: Owner, updates: dict[int, int]) -> list[Any]:
+    """Return the states of compacted logs that were cleaned once, and are due again after so many updates.
+
+    All threads are taken meanwhile: looks go on, and no round begins.
+    """
+    await open_logs(owner, dict.fromkeys(updates, 20))
+    for _ in range(4):
+        await owner.rounds(5)
+    manager = owner.janitor.cleaning
+    assert manager.cleaner.rounds == len(updates)
+    busy(owner)
+    for number, count in updates.items():
+        driver = owner.broker.get(PartitionKey(KEY.topic_id, number))
+        assert driver is not None
+        owner.driver = driver
+        await update(owner, count)
+    for _ in range(3):
+        await owner.rounds(5)
+    states = [owner.janitor.queue.states[PartitionKey(KEY.topic_id, number)] for number in updates]
+    assert all(state in manager._due for state in states)
+    return states
+
+
+async def test_a_log_that_passes_its_lag_while_it_waits_is_cleaned_first(caplog: pytest.LogCaptureFixture) -> None:
+    """Let max.compaction.lag.ms hold for a log that was due before, by its ratio: its record does not change."""
+    world = World()
+    owner = await compacted(world)
+    lag_ms = 1_800_000
+    await waiting(owner, {1: 40, 2: 4})
+    owner.configure(cleaning=replace(COMPACT.cleaning, max_compaction_lag_ms=lag_ms))  # type: ignore[arg-type]
+    await owner.round(5)
+    await asyncio.sleep(lag_ms / 1000)  # no look follows
+    owner.janitor.cleaning._turns.clear()
+    caplog.set_level("INFO")
+    await owner.janitor.cleaning.begin_due()
+    lines = [line for line in caplog.records if "a compacted log was cleaned" in line.message]
+    assert [fields_of(line)["partition"] for line in lines] == [2, 1]
+
+
+async def test_a_turn_in_which_a_job_holds_the_log_does_not_end_its_wait() -> None:
+    """Holds of jobs, pauses and unsettled drafts send a log that is due back to its look."""
+    world = World()
+    owner = await compacted(world)
+    held, other = await waiting(owner, {1: 4, 2: 40})
+    manager = owner.janitor.cleaning
+    before = manager._due._due[held].since_ms
+    manager._turns.clear()
+    manager.forget(other)
+    held.hold = JobHold(job="job-1", until_ms=owner.broker.context.now_ms() + 60_000)
+    assert await manager.begin_due() == 0
+    assert await manager.begin_due() == 0, "a look follows the hold"
+    busy(owner)
+    await owner.round(61)
+    assert manager._due._due[held].since_ms == before
+    manager._turns.clear()
+    await owner.round(1)
+    assert held not in manager._due
+
+
+async def test_a_log_that_has_gone_waits_no_more_while_all_threads_are_busy() -> None:
+    """A partition that moves to and fro has another state each time."""
+    world = World()
+    owner = await compacted(world)
+    gone, left = await waiting(owner, {1: 4, 2: 4})
+    manager = owner.janitor.cleaning
+    await owner.broker.move(gone.driver.machine.key)
+    await owner.round(1)
+    assert gone not in manager._due
+    assert left in manager._due
+    manager.forget(left)
+    assert (manager._due._due, manager._due._valid) == ({}, {})
+
+
+async def test_the_choice_of_a_log_makes_no_lock_of_a_log_that_waits() -> None:
+    world = World()
+    owner = await compacted(world)
+    states = await waiting(owner, {1: 4, 2: 40})
+    owner.janitor.cleaning._turns.clear()
+    for state in states:
+        state._names_lock = None
+    await owner.janitor.cleaning.begin_due()
+    assert owner.janitor.cleaning.cleaner.rounds > 2
+    assert [state._names_lock for state in states] == [None, None]
 
 
 async def test_a_round_costs_no_look_at_logs_that_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:

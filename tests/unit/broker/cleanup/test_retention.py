@@ -12,6 +12,8 @@ from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.cleanup.janitor import Janitor
 from bmq.broker.config import LogConfig
 from bmq.core.model import SegmentName
+from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
+from bmq.storage.log_segments import walk
 from tests.harness.loop import run
 from tests.unit.broker.cleanup.upkeep import (
     CLOCK,
@@ -49,6 +51,32 @@ async def test_rule_10_retention_by_time_moves_the_start_then_deletes_after_the_
     assert await world.logs() == [6, 9]
     assert await world.records(6, 12) == world.sent[6:]
     assert owner.janitor.files_deleted == 2
+
+
+@pytest.mark.parametrize("error", [CorruptData, StorageUnavailable])
+async def test_an_index_that_storage_has_lost_holds_no_retention_up(
+    error: type[StorageError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Take the time of the file, which is younger than its records; in an outage, wait."""
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await owner.send(6)
+    lost = PATH.idx(await anext(one.name async for one in walk(world.reading, PATH)))
+    read, is_away = owner.steps.read, error is StorageUnavailable
+
+    async def lossy(path: str, position: int, length: int) -> bytes:
+        if is_away or path == lost:
+            raise error(f"{path}: no replica")
+        return await read(path, position, length)
+
+    monkeypatch.setattr(owner.steps, "read", lossy)
+    await owner.round(HOUR_MS / 1000 + 10)
+    assert (owner.log_start > 0) == (not is_away)
+    is_away = False
+    for _ in range(3):
+        await owner.round(61)
+    assert owner.log_start >= 3
+    assert owner.janitor.failures > 0, "it is reported"
 
 
 async def test_retention_by_time_takes_the_largest_timestamp_of_the_records() -> None:
