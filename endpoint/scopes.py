@@ -23,7 +23,7 @@ from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.features import FEATURES, FeatureTable
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import RequestCounters
 from bmq.core.net.request import Request
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer, Rights
 from bmq.endpoint.fetch.fetch_params import Nearer
@@ -100,7 +100,7 @@ class ListenerView:
 class Caller:
     """One kind of caller: its rights, its quotas, and where its requests are counted and recorded."""
 
-    metrics: Metrics
+    metrics: RequestCounters
     """Counters of the caller's requests."""
     quotas: RequestQuotas = NO_QUOTAS
     authorizer: Authorizer = ALLOW_ALL
