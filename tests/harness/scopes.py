@@ -80,7 +80,7 @@ def change(scopes: ProxyScopes, **parts: Any) -> ProxyScopes:
     caller: Any = scopes.caller
     if "authorizer" in parts:
         caller = Caller(**{each.name: getattr(caller, each.name) for each in fields(Caller)})
-    made = Scopes(changed(scopes.process), changed(scopes.view), changed(caller), scopes.apis)
+    made = Scopes(changed(scopes.process), changed(scopes.view), changed(caller))
     if parts:
         raise TypeError(f"no scope has {', '.join(parts)}")
     return made

@@ -484,7 +484,7 @@ async def test_a_request_asks_once_a_partition_at_most() -> None:
     async with running() as node:
         counting = Counting()
         scopes = change(cast(ProxyScopes, node.proxy.endpoint.scopes), authorizer=counting)
-        node.proxy.endpoint = make_endpoint(scopes, scopes.apis)
+        node.proxy.endpoint = make_endpoint(scopes, node.proxy.endpoint.apis)
         Topic = kafka.protocol.producer.ProduceRequest.TopicProduceData
         batch = bytes(build_batch([Record(value=b"v")]))
         for count in (1, 3):

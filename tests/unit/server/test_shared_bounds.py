@@ -77,7 +77,6 @@ OWNERS = {
     },
     "view": {"config", "proxies", "metadata"},  # of a listener
     "caller": {"metrics", "quotas", "authorizer", "audit", "is_process"},  # of a kind of caller
-    "": {"apis"},  # of the endpoint
 }  # fmt: skip
 
 
@@ -89,7 +88,7 @@ async def test_each_budget_queue_and_counter_has_one_owner() -> None:
         for scopes in of.values():
             for name in ("process", "view", "caller"):
                 assert {each.name for each in fields(getattr(scopes, name))} == OWNERS[name]
-        assert {each.name for each in fields(Scopes)} == OWNERS.keys() - {""} | OWNERS[""]
+        assert {each.name for each in fields(Scopes)} == OWNERS.keys()
         assert all(scopes.process is node.proxy.services for scopes in of.values())
         assert of["INSIDE"].view is of["console"].view is of["process"].view
         assert of["INSIDE"].view.proxies is not of["OUTSIDE"].view.proxies
@@ -148,6 +147,7 @@ SEVERAL = {
     "endpoint.produce.queue.ProduceQueue": 2,
     "endpoint.produce.retry_order.RetryOrder": 2,
     "endpoint.response_budget.ResponseBudget": 2,
+    "endpoint.api_versions.ApiVersions": 5,  # of each endpoint but the internal port's, and without a list
     "endpoint.dispatch.Endpoint": 5,  # two listeners, the console, the process itself, the internal port
     "endpoint.fetch.memory_budget.MemoryPool": 4,  # two of responses, two of the fetch context
     # for each listener
