@@ -49,8 +49,9 @@ class Sockets:
             )  # fmt: skip
         if is_shared(node.config.meta):  # else no other process can join
             self._internal = Listener(
-                node.joined.endpoint, node.config, PortCounters(), in_order=False, strangers=node.joined.strangers,
-                audit=node.proxy.audit, standstill=node.joined.standstill, ended=ended,
+                node.joined.endpoint, node.config, PortCounters(),  # ``/metrics`` shows the clients' port alone
+                in_order=False, strangers=node.joined.strangers, audit=node.proxy.audit,
+                standstill=node.joined.standstill, ended=ended,
             )  # fmt: skip
 
     async def start(self) -> None:
