@@ -68,7 +68,8 @@ class Numbers(NamedTuple):
 
     topics: Sequence[tuple[str, Sequence[int]]]
     apis: Sequence[_ApiNumbers]
-    process: Sequence[tuple[Metric, float]]
+    clients: Sequence[tuple[Metric, float]]
+    """Numbers of clients' connections, and of all of their requests together."""
     authentications: Sequence[tuple[tuple[str, str, str], int]]
     """Counts by metric, listener and mechanism."""
     gauges: Gauges
@@ -79,66 +80,54 @@ class Numbers(NamedTuple):
 
 def take(state: ConsoleState) -> Numbers:
     """Return a copy of the present numbers.  Takes a few microseconds a topic."""
-    metrics = state.metrics
+    requests, port = state.client_requests, state.client_port
     fields = [attribute for _, attribute, _ in _TOPIC_METRICS]
     gauges, own = state.gauges(), (*state.own_metrics(), *state.http_metrics())
-    topics = list(metrics.topics.items())
-    if metrics.other_topics is not None:
-        topics.append((OTHER_TOPICS, metrics.other_topics))
+    topics = list(requests.topics.items())
+    if requests.other_topics is not None:
+        topics.append((OTHER_TOPICS, requests.other_topics))
     return Numbers(
         topics=[(name, [getattr(counters, attribute) for attribute in fields]) for name, counters in topics],
         apis=[
             _ApiNumbers(request_name(key), counters.total_ms, tuple(counters.buckets), tuple(counters.errors.items()))
-            for key, counters in metrics.apis.items()
+            for key, counters in requests.apis.items()
         ],
-        process=[
-            (_gauge("kafka_server_socketservermetrics_connection_count", "Open connections"), metrics.connections),
+        clients=[
+            (_gauge("kafka_server_socketservermetrics_connection_count", "Open connections"), port.connections),
             (
                 _counter("kafka_server_socketservermetrics_connection_creation", "Connections accepted"),
-                metrics.connections_total,
+                port.connections_total,
             ),
-            (
-                _gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Incremental fetch sessions"),
-                metrics.fetch_sessions,
-            ),
-            (_gauge("bmq_fetches_parked", "Fetches that wait for records"), metrics.parked_fetches),
             (
                 _gauge("bmq_request_bytes_held", "Bytes of requests read and not answered yet"),
-                metrics.request_bytes_held,
+                port.request_bytes_held,
             ),
-            (_counter("bmq_connections_refused", "Connections over a limit, closed"), metrics.connections_refused),
+            (_counter("bmq_connections_refused", "Connections over a limit, closed"), port.connections_refused),
             (
                 _counter("bmq_connections_throttled", "Connections over a rate, which waited, or were closed"),
-                metrics.connections_throttled,
+                port.connections_throttled,
             ),
             (
                 _counter("bmq_user_connections_refused", "Connections past max_connections of their user, closed"),
-                metrics.user_connections_refused,
+                port.user_connections_refused,
             ),
-            (_counter("bmq_connections_idle_closed", "Idle connections closed"), metrics.connections_idle_closed),
+            (_counter("bmq_connections_idle_closed", "Idle connections closed"), port.connections_idle_closed),
             (
                 _counter("bmq_connections_stuck_closed", "Connections closed since others had to wait for them"),
-                metrics.connections_stuck_closed,
+                port.connections_stuck_closed,
             ),
             (
                 _counter("bmq_connections_malformed", "Connections closed for bytes that are not a Kafka request"),
-                metrics.connections_malformed,
-            ),
-            (
-                _counter(
-                    "bmq_clients_given_up",
-                    "Times that all clients' connections were closed: this process stood still, or lost its membership",
-                ),
-                metrics.clients_given_up,
+                port.connections_malformed,
             ),
             (
                 _counter("bmq_tls_handshakes_failed", "Connections closed since their TLS handshake failed"),
-                metrics.tls_handshakes_failed,
+                port.tls_handshakes_failed,
             ),
-            (_counter("bmq_fetch_tail_bytes", "Bytes fetched from the tail cache"), metrics.tail_hit_bytes),
-            (_counter("bmq_fetch_storage_bytes", "Bytes fetched from storage"), metrics.storage_read_bytes),
+            (_counter("bmq_fetch_tail_bytes", "Bytes fetched from the tail cache"), requests.tail_hit_bytes),
+            (_counter("bmq_fetch_storage_bytes", "Bytes fetched from storage"), requests.storage_read_bytes),
         ],
-        authentications=list(metrics.authentications.items()),
+        authentications=list(port.authentications.items()),
         gauges=Gauges(
             partitions_by_state=dict(gauges.partitions_by_state),
             groups_by_state=None if gauges.groups_by_state is None else dict(gauges.groups_by_state),
@@ -192,7 +181,7 @@ class _Families(Collector):
         yield build
         yield from _topic_families(numbers.topics)
         yield from _api_families(numbers.apis)
-        for family, value in numbers.process:
+        for family, value in numbers.clients:
             yield _with(family, value)
         yield from _authentication_families(numbers.authentications)
         yield from _partition_families(numbers.gauges)

@@ -19,7 +19,7 @@ from bmq.console.listing import Order, Page
 from bmq.console.operations import ClusterOperations, NotLoadedFacts, RateFacts
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.audit.log import NO_AUDIT, Audit
-from bmq.core.metrics.counters import Histogram, Metrics
+from bmq.core.metrics.counters import Histogram, PortCounters, RequestCounters
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer
 
 
@@ -413,7 +413,10 @@ def no_own_metrics() -> Sequence[Own]:
 class ConsoleState:
     """One process, as its console sees it.  All functions are called from the event loop and must not block it."""
 
-    metrics: Metrics
+    client_requests: RequestCounters
+    """Counters of clients' requests."""
+    client_port: PortCounters
+    """Counters of clients' connections."""
     is_alive: Callable[[], tuple[bool, str]]
     """Returns False, and the reason, if the process should be restarted."""
     is_ready: Callable[[], tuple[bool, str]]

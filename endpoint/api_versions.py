@@ -16,6 +16,7 @@ partitions by requests of their own.  Without ``group.version`` clients do not u
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from bmq.core.errors import ErrorCode
@@ -23,7 +24,7 @@ from bmq.core.features import Feature, FeatureTable
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ApiVersionsRequest, ApiVersionsResponse
-from bmq.endpoint.api import Api
+from bmq.endpoint.api import Api, S
 from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
 from bmq.endpoint.scopes import AnyScopes
 
@@ -37,34 +38,45 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """Software names and versions that Kafka accepts (``ApiVersionsRequest``)."""
 
 
-def handle(scopes: AnyScopes, request: Request, message: ApiVersionsRequest) -> ApiVersionsResponse:
-    if request.client_id is not None:
-        request.client.client_id = request.client_id[:CLIENT_ID_KEPT]
-    if request.api_version >= SOFTWARE_SINCE:
-        name, version = message.client_software_name, message.client_software_version
-        if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
-            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-        request.client.client_software = (name[:SOFTWARE_KEPT], version[:SOFTWARE_KEPT])
-    api_keys = [_range(api) for api in scopes.apis]
-    if request.api_version < FEATURES_SINCE or not (features := _listed(scopes.process.features)):
-        return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=api_keys)
-    supported, finalized = ApiVersionsResponse.SupportedFeatureKey, ApiVersionsResponse.FinalizedFeatureKey
-    levels = scopes.process.levels()
-    return ApiVersionsResponse(
-        error_code=ErrorCode.NONE,
-        api_keys=api_keys,
-        supported_features=[
-            supported(name=each.name, min_version=each.supported.lowest, max_version=each.supported.highest)
-            for each in features
-            if each.supported.lowest > 0 or request.api_version >= LOWEST_0_SINCE
-        ],
-        finalized_features_epoch=levels.epoch,
-        finalized_features=[
-            finalized(name=each.name, max_version_level=level, min_version_level=level)
-            for each in features
-            if (level := levels.of(each.name))
-        ],
-    )
+class ApiVersions:
+    """The handler, with the APIs that it lists; none before ``with_list``."""
+
+    def __init__(self, apis: Sequence[Api[Any]] = ()) -> None:
+        self._apis = apis
+
+    def __call__(self, scopes: AnyScopes, request: Request, message: ApiVersionsRequest) -> ApiVersionsResponse:
+        if request.client_id is not None:
+            request.client.client_id = request.client_id[:CLIENT_ID_KEPT]
+        if request.api_version >= SOFTWARE_SINCE:
+            name, version = message.client_software_name, message.client_software_version
+            if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
+                return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+            request.client.client_software = (name[:SOFTWARE_KEPT], version[:SOFTWARE_KEPT])
+        api_keys = [_range(api) for api in self._apis]
+        if request.api_version < FEATURES_SINCE or not (features := _listed(scopes.process.features)):
+            return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=api_keys)
+        supported, finalized = ApiVersionsResponse.SupportedFeatureKey, ApiVersionsResponse.FinalizedFeatureKey
+        levels = scopes.process.levels()
+        return ApiVersionsResponse(
+            error_code=ErrorCode.NONE,
+            api_keys=api_keys,
+            supported_features=[
+                supported(name=each.name, min_version=each.supported.lowest, max_version=each.supported.highest)
+                for each in features
+                if each.supported.lowest > 0 or request.api_version >= LOWEST_0_SINCE
+            ],
+            finalized_features_epoch=levels.epoch,
+            finalized_features=[
+                finalized(name=each.name, max_version_level=level, min_version_level=level)
+                for each in features
+                if (level := levels.of(each.name))
+            ],
+        )
+
+
+def with_list(apis: Sequence[Api[S]]) -> tuple[Api[S], ...]:
+    """Return the APIs of an endpoint, with ApiVersions listing all of them."""
+    return tuple(api._replace(handle=ApiVersions(apis)) if isinstance(api.handle, ApiVersions) else api for api in apis)
 
 
 def _listed(table: FeatureTable) -> list[Feature]:
@@ -85,4 +97,4 @@ def _range(api: Api[Any]) -> ApiVersionsResponse.ApiVersion:
     return ApiVersionsResponse.ApiVersion(api_key=api.key, min_version=least, max_version=api.max_version)
 
 
-APIS = (Api(ApiKey.API_VERSIONS, 0, 4, handle, needs=NOTHING_NEEDED),)
+APIS = (Api(ApiKey.API_VERSIONS, 0, 4, ApiVersions(), needs=NOTHING_NEEDED),)

@@ -26,7 +26,7 @@ from bmq.core.wire.primitives import TooManyPartitions
 from bmq.core.wire.produce import expects_response
 from bmq.core.wire.response_errors import error_codes
 from bmq.endpoint.api import Api
-from bmq.endpoint.api_versions import unsupported_version
+from bmq.endpoint.api_versions import unsupported_version, with_list
 from bmq.endpoint.request_plan import AT_ONCE, Plan, choose_plan
 from bmq.endpoint.response_budget import COUNTED_LEAST
 from bmq.endpoint.scopes import AnyScopes, Caller, P, Scopes, V
@@ -39,14 +39,16 @@ class Endpoint:
     """The dispatcher of the requests of one kind of caller through one listener."""
 
     def __init__(self, process: P, view: V, caller: Caller, apis: Sequence[Api[Scopes[P, V]]]) -> None:
-        self.scopes: AnyScopes = Scopes(process, view, caller, tuple(apis))
+        self.scopes: AnyScopes = Scopes(process, view, caller)
+        self.apis: Sequence[Api[Any]] = with_list(apis)
+        """All APIs of the endpoint; ApiVersions lists them."""
         self._metrics = caller.metrics
         self._responses = process.responses
         self._large = process.large
         self._order = process.produce_order
         self._clock = process.clock
         self._quotas = caller.quotas
-        self._apis: dict[int, Api[Any]] = {int(api.key): api for api in apis}
+        self._apis: dict[int, Api[Any]] = {int(api.key): api for api in self.apis}
         assert len(self._apis) == len(apis), "an API is registered twice"
         self.expects_response = expects_response
         self._pipelined = frozenset(int(api.key).to_bytes(2, "big") for api in apis if api.is_pipelined)

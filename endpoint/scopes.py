@@ -15,15 +15,15 @@ A handler gets them as ``Scopes``.  No scope is ever copied: two endpoints that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.features import FEATURES, FeatureTable
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import RequestCounters
 from bmq.core.net.request import Request
 from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer, Rights
 from bmq.endpoint.fetch.fetch_params import Nearer
@@ -37,9 +37,6 @@ from bmq.endpoint.quotas import NO_QUOTAS, RequestQuotas
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.levels import NO_LEVELS, FeatureLevels
-
-if TYPE_CHECKING:
-    from bmq.endpoint.api import Api
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +97,7 @@ class ListenerView:
 class Caller:
     """One kind of caller: its rights, its quotas, and where its requests are counted and recorded."""
 
-    metrics: Metrics
+    metrics: RequestCounters
     """Counters of the caller's requests."""
     quotas: RequestQuotas = NO_QUOTAS
     authorizer: Authorizer = ALLOW_ALL
@@ -126,8 +123,6 @@ class Scopes(Generic[P, V]):
     process: P
     view: V
     caller: Caller
-    apis: Sequence[Api[Any]] = ()
-    """All APIs of the endpoint, which ApiVersions lists."""
 
 
 AnyScopes: TypeAlias = Scopes[ProcessServices, ListenerView]

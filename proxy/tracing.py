@@ -1,7 +1,7 @@
 """Spans around the parts that serve a request, for requests that are traced.
 
 Everything here wraps: a request that is not sampled goes to the endpoint as without a tracer.  A traced one is served
-by the same handlers with a wrapped process::
+by the same handlers; a traced Produce has parts of its own, which know the request's spans::
 
     Produce                          the request, until the kernel has its response
       held                           the wait in its partition's queue, and again each time an owner gives it back
@@ -22,21 +22,35 @@ import math
 import random
 import struct
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, cast
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from typing import Any
 
 from bmq.core.errors import FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import Client, CloseConnection, Dispatch, Outcome, PendingResponse, Response, outcome_of
+from bmq.core.net.request import (
+    Client,
+    CloseConnection,
+    Dispatch,
+    Outcome,
+    PendingResponse,
+    Request,
+    Response,
+    outcome_of,
+)
 from bmq.core.records.batch import Appended
 from bmq.core.tracing import CURRENT, SampledRecords, Span, SpanKind, Tracer, Value, parse_entries
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.header import parse_header
 from bmq.core.wire.primitives import CUT_SHORT
-from bmq.core.wire.produce import Transaction
+from bmq.core.wire.produce import ProduceRequest, Transaction
+from bmq.endpoint.api import Api
 from bmq.endpoint.dispatch import Endpoint
-from bmq.endpoint.partitions import AppendCallback, Owner, Owners
-from bmq.endpoint.produce.queue import ProduceQueue, Waiting
-from bmq.endpoint.scopes import AnyScopes, ProcessServices
+from bmq.endpoint.partitions import AppendCallback, Owner
+from bmq.endpoint.produce.handler import LargeProduce, Produce, begin_large
+from bmq.endpoint.produce.partition_produce import PartitionProduce
+from bmq.endpoint.produce.queue import Waiting
+from bmq.endpoint.scopes import AnyScopes
 from bmq.meta.catalog import Catalog
 from bmq.proxy.routing.remote_owner import RemoteOwner
 
@@ -73,7 +87,7 @@ class TracedEndpoint:
         self._endpoint = endpoint
         self._ratio = tracer.ratio
         self._random = random.Random().random
-        self._request = _TracedRequests(endpoint.scopes, tracer, sampled)
+        self._request = _TracedRequests(endpoint, tracer, sampled)
         self.is_pipelined = endpoint.is_pipelined
         self.expects_response = endpoint.expects_response
 
@@ -88,7 +102,7 @@ class TracedInternalEndpoint:
 
     def __init__(self, endpoint: Endpoint, tracer: Tracer) -> None:
         self._endpoint = endpoint
-        self._request = _TracedRequests(endpoint.scopes, tracer, SampledRecords())
+        self._request = _TracedRequests(endpoint, tracer, SampledRecords())
         self.is_pipelined = endpoint.is_pipelined
         self.expects_response = endpoint.expects_response
 
@@ -110,10 +124,12 @@ def _parents_of(frame: memoryview) -> Parents:
 
 
 class _TracedRequests:
-    """The service of requests under spans."""
+    """The service of requests under spans, by an endpoint with the same APIs except for a Produce that is traced."""
 
-    def __init__(self, scopes: AnyScopes, tracer: Tracer, sampled: SampledRecords) -> None:
-        self._scopes = scopes
+    def __init__(self, endpoint: Endpoint, tracer: Tracer, sampled: SampledRecords) -> None:
+        scopes = endpoint.scopes
+        self._endpoint = Endpoint(scopes.process, scopes.view, scopes.caller, [_traced(api) for api in endpoint.apis])
+        self._catalog = scopes.process.catalog
         self._tracer = tracer
         self._sampled = sampled
 
@@ -123,20 +139,16 @@ class _TracedRequests:
         ``parents`` has the contexts of the batches that another process traces; None for a client's request.
         """
         span = self._begin(frame, client, parents)
-        scopes = self._scopes
-        process = scopes.process
-        if frame[:2] == _PRODUCE:
-            traced = _TracedPartitions(self._tracer, self._sampled, process.catalog, span, parents)
-            process = cast(ProcessServices, _TracedProcess(process, traced))
-        dispatch: Dispatch = Endpoint(process, scopes.view, scopes.caller, scopes.apis)
-        token = CURRENT.set(span)
+        traced = _TracedPartitions(self._tracer, self._sampled, self._catalog, span, parents)
+        token, partitions = CURRENT.set(span), _PARTITIONS.set(traced)
         try:
-            response = dispatch(frame, client)
+            response = self._endpoint(frame, client)
         except BaseException as error:
             _fail(span, error)
             raise
         finally:
             CURRENT.reset(token)
+            _PARTITIONS.reset(partitions)
         if isinstance(response, Response):
             self._answered(span, response)
         else:
@@ -182,9 +194,6 @@ class _TracedRequests:
                 release()
 
         response.release = sent
-
-
-_PRODUCE = int(ApiKey.PRODUCE).to_bytes(2, "big")
 
 
 def _name(api_key: int) -> str:
@@ -311,32 +320,61 @@ class _TracedAppend:
             self._on_end()
 
 
-class _TracedProcess:
-    """The ``ProcessServices`` of one request, whose produce is traced; all else is the process's own."""
-
-    def __init__(self, process: ProcessServices, traced: _TracedPartitions) -> None:
-        self._process = process
-        self.owners = _TracedOwners(process.owners, traced)
-        self.produce_queue = _TracedProduceQueue(process.produce_queue, process.owners, traced)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._process, name)
+_PARTITIONS: ContextVar[_TracedPartitions] = ContextVar("bmq_traced_partitions")
+"""The spans of the traced request that the running code works for."""
 
 
-class _TracedOwners:
-    """The ``Owners`` of one request, whose owners trace appends."""
+def _traced(api: Api[Any]) -> Api[Any]:
+    """Return the API as it is for traced requests: Produce with the spans of its partitions, others as they are."""
+    return api._replace(handle=_handle, begin_large=_begin_large) if api.key is ApiKey.PRODUCE else api
 
-    def __init__(self, owners: Owners, traced: _TracedPartitions) -> None:
-        self._owners = owners
-        self._traced = traced
-        self.wait = owners.wait
-        self.follow = owners.follow
 
-    def get(self, key: PartitionKey) -> Owner | None:
-        owner = self._owners.get(key)
-        if owner is None or not self._traced.wants(key):
-            return owner
-        return _TracedOwner(owner, self._traced)
+def _handle(scopes: AnyScopes, request: Request, asked: ProduceRequest) -> Response | Awaitable[Response]:
+    return _TracedProduce(scopes, request, asked).start(asked)
+
+
+async def _begin_large(scopes: AnyScopes, request: Request, until_answered: AsyncExitStack) -> Awaitable[Response]:
+    return await begin_large(scopes, request, until_answered, _TracedLargeProduce)
+
+
+class _TracedPart(PartitionProduce):
+    """One partition's part of a traced produce."""
+
+    __slots__ = ("traced",)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.traced = _PARTITIONS.get()
+
+    def append(self, owner: Owner) -> None:
+        """Hand the records to the owner, under spans if the batch is traced."""
+        super().append(_TracedOwner(owner, self.traced) if self.traced.wants(self.key) else owner)
+
+
+def _waiting(part: PartitionProduce) -> Waiting:
+    """Return a part of a traced produce as it waits in its partition's queue."""
+    assert isinstance(part, _TracedPart)
+    return _TracedWaiting(part.key, part, part.traced) if part.traced.wants(part.key) else part
+
+
+class _TracedProduce(Produce):
+    """A ``Produce`` whose parts are traced."""
+
+    __slots__ = ()
+    part_kind = _TracedPart
+
+    def as_waiting(self, part: PartitionProduce) -> Waiting:
+        return _waiting(part)
+
+
+class _TracedLargeProduce(LargeProduce):
+    """A ``LargeProduce`` whose parts are traced."""
+
+    __slots__ = ()
+    part_kind = _TracedPart
+
+    def as_waiting(self, part: PartitionProduce) -> Waiting:
+        return _waiting(part)
 
 
 class _TracedOwner:
@@ -355,33 +393,11 @@ class _TracedOwner:
         return self._traced.append(self._owner, data, callback, acks_all=acks_all, held_until=held_until)
 
 
-class _TracedProduceQueue:
-    """The ``ProduceQueue`` of one request, whose parts are traced; parts of other requests in the queue are not."""
-
-    def __init__(self, holding: ProduceQueue, owners: Owners, traced: _TracedPartitions) -> None:
-        self._holding = holding
-        self._owners = owners
-        self._traced = traced
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._holding, name)
-
-    def hold(self, key: PartitionKey, part: Waiting, owners: Owners, config: Any) -> None:
-        self._holding.hold(key, self._waiting(key, part), self._owners, config)
-
-    def hold_first(self, key: PartitionKey, part: Waiting, owners: Owners) -> None:
-        self._holding.hold_first(key, self._waiting(key, part), self._owners)
-
-    def _waiting(self, key: PartitionKey, part: Waiting) -> Waiting:
-        return _TracedWaiting(key, part, self._traced) if self._traced.wants(key) else part
-
-
 class _TracedWaiting:
     """A part that waits in its partition's queue, under the span ``held``."""
 
     def __init__(self, key: PartitionKey, part: Waiting, traced: _TracedPartitions) -> None:
         self._part = part
-        self._traced = traced
         self._held = traced.start("held", SpanKind.INTERNAL, key)
         self._is_held = True
 
@@ -409,7 +425,7 @@ class _TracedWaiting:
 
     def append(self, owner: Owner) -> None:
         self._end()
-        self._part.append(_TracedOwner(owner, self._traced))
+        self._part.append(owner)
 
     def fail(self, error: RequestError) -> None:
         if self._is_held:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from bmq.core.audit.log import Audit
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.request import Dispatch
 from bmq.core.rpc.peers import Peers
 from bmq.endpoint.authentication.gate import AuthenticationGate
@@ -63,7 +63,7 @@ class ClientSecurity:
         """The authentication gates of SASL listeners, by name: each is the listener's dispatch."""
 
     def make_gates(
-        self, endpoints: Mapping[str, Dispatch], metrics: Metrics, audit: Audit
+        self, endpoints: Mapping[str, Dispatch], metrics: PortCounters, audit: Audit
     ) -> dict[str, AuthenticationGate]:
         """Make the gates before the endpoints of SASL listeners, and return them by the listeners' names.
 

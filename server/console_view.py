@@ -57,12 +57,13 @@ def console_state(
         joined, catalog, proxy.transactions, proxy.owners, coordinator=node.coordinator, broker=node.broker
     )
     return ConsoleState(
-        metrics=node.metrics,
+        client_requests=node.client_requests,
+        client_port=node.client_port,
         is_alive=readiness.is_alive,
         is_ready=readiness.is_ready,
         count=collected.counts.count,
         gauges=partial(read_gauges, catalog, node.coordinator, collected),
-        cluster=partial(read_cluster, catalog, node.views, collected, node.metrics),
+        cluster=partial(read_cluster, catalog, node.views, collected, node.client_port),
         topics=topics.topics,
         topic_rates=topics.topic_rates,
         topic=topics.topic,
@@ -102,7 +103,7 @@ def operations(node: Node) -> Operations:
 def own_metrics(node: Node, meter: LoopMeter | None = None, descriptors: DescriptorMeter | None = None) -> OwnMetrics:
     """Return the reader of the numbers of ``node``; None for a meter leaves out its numbers."""
     parts = ProcessParts(
-        quarantined=node.quarantined, certificates=node.certificates, pool=node.pool,
+        counters=node.counters, quarantined=node.quarantined, certificates=node.certificates, pool=node.pool,
         cache_bytes=node.config.cache_bytes, store_times=node.kv if isinstance(node.kv, CallTimes) else None,
         meter=meter, descriptors=descriptors,
     )  # fmt: skip
@@ -115,7 +116,7 @@ def own_metrics(node: Node, meter: LoopMeter | None = None, descriptors: Descrip
 
 def history_of(node: Node) -> ClusterHistory:
     """Return the history of ``node``'s clients, to be sampled."""
-    return ClusterHistory(node.joined, node.metrics, node.broker)
+    return ClusterHistory(node.joined, node.client_requests, node.client_port, node.broker)
 
 
 def lag_history_of(node: Node) -> GroupLagHistory:

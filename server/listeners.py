@@ -11,7 +11,7 @@ from collections.abc import Callable
 from bmq.console.http import HttpServer
 from bmq.core.config import ConfigError, NodeConfig, parse_address
 from bmq.core.logging.fields import fields
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.departures import Ended, ended
 from bmq.core.net.listener import ClientConnection, Listener
 from bmq.core.net.listener_config import ANY_HOST, ListenerAddress, address_text
@@ -42,15 +42,16 @@ class Sockets:
         """The port of each of Kafka's listeners, by name; the bound one once it listens."""
         if PROXY in node.config.roles:
             self._kafka = Listener(
-                node.proxy.endpoint, node.config, node.metrics,
+                node.proxy.endpoint, node.config, node.client_port,
                 is_response_room_wanted=node.is_response_room_wanted,
                 rates=node.security.connection_rates, bounds=node.security.connection_bounds, audit=node.proxy.audit,
                 standstill=node.joined.standstill, ended=ended,
             )  # fmt: skip
         if is_shared(node.config.meta):  # else no other process can join
             self._internal = Listener(
-                node.joined.endpoint, node.config, Metrics(), in_order=False, strangers=node.joined.strangers,
-                audit=node.proxy.audit, standstill=node.joined.standstill, ended=ended,
+                node.joined.endpoint, node.config, PortCounters(),  # ``/metrics`` shows the clients' port alone
+                in_order=False, strangers=node.joined.strangers, audit=node.proxy.audit,
+                standstill=node.joined.standstill, ended=ended,
             )  # fmt: skip
 
     async def start(self) -> None:

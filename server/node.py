@@ -28,7 +28,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.logging.fields import fields
 from bmq.core.logging.levels import LogLevels
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters, ProcessCounters, RequestCounters
 from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages.broker import LogSizesRequest
@@ -104,7 +104,11 @@ class Node:
         """
         self.config = config = replace(config, node_id=joined.member.node_id)
         self.traffic = TrafficMeter() if PROXY in config.roles else None
-        self.metrics = Metrics(config.metrics_topics_max, self.traffic)
+        self.counters = ProcessCounters()
+        self.client_requests = RequestCounters(config.metrics_topics_max, self.traffic)
+        """Counters of clients' requests, through all listeners."""
+        self.client_port = PortCounters()
+        """Counters of clients' connections, of all listeners."""
         self.certificates = open_certificates(config)
         """The TLS of the listeners that have it, by their names."""
         if joined.tls is not None:
@@ -149,8 +153,8 @@ class Node:
             transactions = partial(make_transactions, parts, self.admin, offsets_topic, self.producer_ids)
             self.coordinator = CoordinatorRole(parts, self.broker, offsets_topic, transactions)
         self.proxy = ProxyRole(
-            parts, self.views, self.metrics, self.log_levels, self.admin, offsets_topic, self.producer_ids,
-            broker=self.broker, controller=self.controller, coordinator=self.coordinator,
+            parts, self.views, self.client_requests, self.client_port, self.log_levels, self.admin, offsets_topic,
+            self.producer_ids, broker=self.broker, controller=self.controller, coordinator=self.coordinator,
         )  # fmt: skip
         roles: tuple[Role | None, ...] = (self.broker, self.controller, self.proxy, self.coordinator)
         self._roles: Sequence[Role] = [role for role in roles if role is not None]
@@ -282,7 +286,7 @@ class Node:
         break, and repeats what it may.
         """
         closed = self.close_clients()
-        self.metrics.clients_given_up += 1
+        self.counters.clients_given_up += 1
         _log.warning(
             "all clients' connections are closed, with the requests in them: clients connect and send them again."
             " Produces with acks=0 of clients that have gone are served",

@@ -1,11 +1,20 @@
 """Counters of the hot path: plain numbers, read at a scrape.  Metric names are given where they are shown.
 
+======================= ============================= ========================================================
+counters                one for each                  of
+======================= ============================= ========================================================
+``RequestCounters``     kind of caller                requests, by topic and by API
+``PortCounters``        port                          connections, log-ins, bytes of requests
+``ProcessCounters``     process                       events of all ports and callers together
+======================= ============================= ========================================================
+
 Bounded: topics' counters are removed with their topics, and topics past ``topics_max`` share one; APIs are few.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass, field
 
 from bmq.core.metrics.traffic import TrafficMeter
 
@@ -79,8 +88,18 @@ class ApiCounters:
         self.errors[code] = self.errors.get(code, 0) + 1
 
 
-class Metrics:
-    """One process's counters."""
+class RequestCounters:
+    """Counters of one kind of caller's requests, through all listeners."""
+
+    __slots__ = (
+        "apis",
+        "other_topics",
+        "storage_read_bytes",
+        "tail_hit_bytes",
+        "topics",
+        "topics_max",
+        "traffic",
+    )
 
     def __init__(self, topics_max: int = TOPICS_MAX, traffic: TrafficMeter | None = None) -> None:
         """``traffic`` counts what clients move by partition; None counts nothing."""
@@ -90,25 +109,10 @@ class Metrics:
         self.other_topics: TopicCounters | None = None
         """Counters of all topics that were first used while ``topics_max`` others had counters of their own."""
         self.apis: dict[int, ApiCounters] = {}
-        self.authentications: dict[tuple[str, str, str], int] = {}
-        """Outcomes of authentication on SASL listeners, by the metric's name, listener and mechanism."""
-        self.connections = 0
-        self.connections_total = 0
-        self.connections_refused = 0
-        self.connections_throttled = 0
-        self.user_connections_refused = 0
-        self.connections_idle_closed = 0
-        self.connections_stuck_closed = 0
-        self.connections_malformed = 0
-        self.clients_given_up = 0
-        """Times that all connections were closed, as this process stood still or lost its membership."""
-        self.tls_handshakes_failed = 0
-        self.request_bytes_held = 0
-        """Bytes of requests that were read and have no response yet."""
         self.tail_hit_bytes = 0
+        """Bytes of records fetched from the tail cache."""
         self.storage_read_bytes = 0
-        self.fetch_sessions = 0
-        self.parked_fetches = 0
+        """Bytes of records fetched from storage."""
 
     def topic(self, name: str) -> TopicCounters:
         """Return the topic's counters, or those that topics past ``topics_max`` share."""
@@ -124,10 +128,9 @@ class Metrics:
             self.other_topics = TopicCounters()
         return self.other_topics
 
-    def count_authentication(self, outcome: str, listener: str, mechanism: str) -> None:
-        """Count an outcome of authentication.  ``mechanism`` is one that the listener enables, or ""."""
-        key = (outcome, listener, mechanism)
-        self.authentications[key] = self.authentications.get(key, 0) + 1
+    def forget(self, topic: str) -> None:
+        """Remove the counters of a topic that is gone."""
+        self.topics.pop(topic, None)
 
     def api(self, key: int) -> ApiCounters:
         """Return the counters of the API ``key``."""
@@ -135,3 +138,59 @@ class Metrics:
         if counters is None:
             counters = self.apis[key] = ApiCounters()
         return counters
+
+
+class UnreadCounters(RequestCounters):
+    """Counters that nobody reads: of the requests of the console, of the process itself, and of other processes.
+
+    The numbers of all topics are added up in one place, and so are the numbers of all APIs, so nothing here grows.
+    """
+
+    __slots__ = ("_api", "_topic")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._topic = TopicCounters()
+        self._api = ApiCounters()
+
+    def topic(self, name: str) -> TopicCounters:
+        """Return the counters that all topics share."""
+        return self._topic
+
+    def api(self, key: int) -> ApiCounters:
+        """Return the counters that all APIs share."""
+        return self._api
+
+
+@dataclass(slots=True, eq=False)
+class PortCounters:
+    """Counters of one port: connections, log-ins, and bytes of requests.  All listeners for clients are one port."""
+
+    connections: int = 0
+    """Open connections."""
+    connections_total: int = 0
+    """Connections accepted so far."""
+    connections_refused: int = 0
+    connections_throttled: int = 0
+    user_connections_refused: int = 0
+    connections_idle_closed: int = 0
+    connections_stuck_closed: int = 0
+    connections_malformed: int = 0
+    tls_handshakes_failed: int = 0
+    request_bytes_held: int = 0
+    """Bytes of requests that were read and have no response yet."""
+    authentications: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """Outcomes of authentication on SASL listeners, by the metric's name, listener and mechanism."""
+
+    def count_authentication(self, outcome: str, listener: str, mechanism: str) -> None:
+        """Count an outcome of authentication.  ``mechanism`` is one that the listener enables, or ""."""
+        key = (outcome, listener, mechanism)
+        self.authentications[key] = self.authentications.get(key, 0) + 1
+
+
+@dataclass(slots=True, eq=False)
+class ProcessCounters:
+    """Counters of the process as a whole."""
+
+    clients_given_up: int = 0
+    """Times that all connections were closed, as this process stood still or lost its membership."""

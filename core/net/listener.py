@@ -20,7 +20,7 @@ from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import ConnectionFields, fields
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.admission import NO_BOUNDS, NO_RATES, ConnectionBounds, ConnectionRates
 from bmq.core.net.backlog import close_backlog
 from bmq.core.net.client_connection import ClientConnection
@@ -59,7 +59,7 @@ class Listener:
         self,
         dispatch: Dispatch,
         config: NodeConfig,
-        metrics: Metrics,
+        metrics: PortCounters,
         *,
         in_order: bool = True,
         is_response_room_wanted: Callable[[], bool] = lambda: False,

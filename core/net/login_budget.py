@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 
 LIMIT_BYTES = 16 << 20
 R = TypeVar("R", bound=Hashable)
@@ -35,7 +35,7 @@ class LoginBudget(Generic[R]):
     is_tight = False
     """Whether readers wait: see ``RequestBudget``.  Here none does."""
 
-    def __init__(self, limit: int, metrics: Metrics, close: Callable[[R], None]) -> None:
+    def __init__(self, limit: int, metrics: PortCounters, close: Callable[[R], None]) -> None:
         """``close`` closes a connection, which gives its bytes back by ``change``."""
         self.limit = limit
         self.held = 0

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 
 FRAME_BYTES = 400
 """Memory of a waiting request beside its bytes, so that many tiny requests count as the memory that they take."""
@@ -58,7 +58,7 @@ class Reader(Protocol):
 class RequestBudget:
     """The count of held bytes, and the gates.  Pure but for its calls of ``read_on``, which may call back."""
 
-    def __init__(self, limit: int, metrics: Metrics) -> None:
+    def __init__(self, limit: int, metrics: PortCounters) -> None:
         self.limit = limit
         self.is_tight = False
         """True if one of the gates is closed: ``may_read`` must be called before reading."""

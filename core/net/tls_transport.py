@@ -25,7 +25,7 @@ from typing import Any, Protocol, cast
 from bmq.core.audit.event import AuditEvent, AuditOutcome, Kind
 from bmq.core.audit.log import Audit
 from bmq.core.logging.fields import fields
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.request import Buffer
 from bmq.core.security.distinguished_name import BadCertificate
@@ -54,7 +54,7 @@ _Read = Callable[[int, memoryview], int]
 class TlsOwner(Protocol):
     """The listener, as far as it matters here."""
 
-    metrics: Metrics
+    metrics: PortCounters
     audit: Audit
     cipher_buffer: memoryview
     """The receive buffer of all TLS connections."""

@@ -23,7 +23,7 @@ from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.logging.fields import fields
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.frames import SIZE_LEAST
 from bmq.core.net.request import NO_RESPONSE, Client, CloseConnection, Dispatch, Response
 from bmq.core.security.authentication import Authenticated, AuthenticationContext, AuthenticationResult
@@ -88,7 +88,7 @@ class AuthenticationGate:
         settings: GateSettings,
         mechanisms: Mapping[str, SaslMechanism],
         clock: Clock,
-        metrics: Metrics,
+        metrics: PortCounters,
         audit: Audit = NO_AUDIT,
     ) -> None:
         """``inner`` handles the requests of connections that have authenticated; ``audit`` gets each log-in."""

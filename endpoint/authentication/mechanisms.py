@@ -8,7 +8,7 @@ from typing import Any
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.clock import Clock
 from bmq.core.config import ConfigError
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.request import Dispatch
 from bmq.core.options import MECHANISM
 from bmq.core.security.listener_settings import TABLE, ListenerSecurity
@@ -33,7 +33,7 @@ def make_gate(
     inner: Dispatch,
     security: ListenerSecurity,
     clock: Clock,
-    metrics: Metrics,
+    metrics: PortCounters,
     *,
     delay_ms: int,
     users: ScramUsers,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import RequestCounters
 from bmq.endpoint.authorization.authorizer import MayRead
 from bmq.endpoint.leader_hints import LeaderHints
 from bmq.meta.catalog import Topic
@@ -23,9 +23,8 @@ class FetchParams:
     the client is to read a partition from instead, or -1; if ``nearer`` is None, the client always reads from this
     process.  ``may_read`` says which topics the client may read; if it is None, it may read all.  ``admit`` is called
     with 0 before storage is read, and once the records are there, before they are sent; if it is None, the client has
-    no quota.  ``metrics`` are the counters of the caller:
-    of the clients, or of the process's own requests.  ``hints`` has the leaders of partitions that have moved
-    (KIP-951); None if there are none.
+    no quota.  ``metrics`` are the counters of the caller: of the clients, or of the process's own requests.
+    ``hints`` has the leaders of partitions that have moved (KIP-951); None if there are none.
     """
 
     __slots__ = (
@@ -49,7 +48,7 @@ class FetchParams:
         *,
         committed: bool,
         wants_aborted: bool = False,
-        metrics: Metrics,
+        metrics: RequestCounters,
         nearer: Nearer | None = None,
         may_read: MayRead | None = None,
         admit: Admit | None = None,

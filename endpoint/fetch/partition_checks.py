@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bmq.core.errors import ErrorCode
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import RequestCounters
 from bmq.core.model import PartitionKey
 from bmq.core.wire.api_keys import ApiKey
 from bmq.endpoint.authorization.authorizer import MayRead
@@ -96,7 +96,7 @@ class PartitionChecks:
             return result.fails(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return result.fails(ErrorCode.UNKNOWN_TOPIC_ID)
 
-    def count(self, result: PartitionRead, metrics: Metrics) -> None:
+    def count(self, result: PartitionRead, metrics: RequestCounters) -> None:
         """Count a partition's part of a response in ``metrics``, the counters of the caller."""
         if result.error:
             metrics.api(ApiKey.FETCH).failed(result.error)

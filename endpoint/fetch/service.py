@@ -21,11 +21,11 @@ from bmq.core.aio.tasks import OwnedTasks, cancel_and_wait
 from bmq.core.aio.turns import map_in_turns, run_in_turns
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
-from bmq.core.metrics.counters import Histogram, Metrics
+from bmq.core.metrics.counters import Histogram
 from bmq.core.model import PartitionKey
 from bmq.core.tracing import Tracer
 from bmq.core.wire.api_keys import ApiKey
-from bmq.endpoint.fetch.context import FetchContext, is_gone, wake
+from bmq.endpoint.fetch.context import FetchContext, wake
 from bmq.endpoint.fetch.fetch_params import FetchParams
 from bmq.endpoint.fetch.fetch_time import OWNER_PATIENCE_S
 from bmq.endpoint.fetch.memory_budget import Reservation
@@ -37,7 +37,7 @@ from bmq.endpoint.fetch.sessions import EPOCH_MAX, FetchSession, FetchSessions, 
 from bmq.endpoint.fetch.storage_reads import StorageReads
 from bmq.endpoint.large_requests import PARTITIONS_MAX
 from bmq.endpoint.partitions import Owners
-from bmq.meta.catalog import Catalog, TopicChange
+from bmq.meta.catalog import Catalog
 
 LEFT_AT_ONCE = 2_000
 """Partitions that are left (or woken) in one turn of the loop: half a microsecond each."""
@@ -55,9 +55,9 @@ PARALLEL_READS = 8
 class FetchService:
     """The fetches of one kind of caller: the clients, or the processes that follow this process's partitions.
 
-    Each service has its own sessions and parked fetches, with their gauges in ``metrics``.  All services of a process
-    share its ``context``.  A fetch counts in the counters of its caller (``FetchParams.metrics``).  ``served`` is
-    called with the bytes of each partition in a response.  ``owner_patience_s``: see ``endpoint.fetch.fetch_time``.
+    Each service has its own sessions and parked fetches.  All services of a process share its ``context``.  The service
+    has no counters: a fetch counts in the counters of its caller (``FetchParams.metrics``).  ``served`` is called with
+    the bytes of each partition in a response.  ``owner_patience_s``: see ``endpoint.fetch.fetch_time``.
     """
 
     def __init__(
@@ -67,14 +67,12 @@ class FetchService:
         owners: Owners,
         context: FetchContext,
         clock: Clock,
-        metrics: Metrics,
         *,
         tracer: Tracer | None = None,
         served: Callable[[PartitionKey, int], None] | None = None,
         owner_patience_s: float = OWNER_PATIENCE_S,
     ) -> None:
         self.context = context
-        self.metrics = metrics
         self.budget = context.budget
         self.tails = context.tails
         self.poll = context.poll
@@ -92,7 +90,6 @@ class FetchService:
         self.owner_patience_s = owner_patience_s
         self._leaving = OwnedTasks()
         self._bytes_max = min(config.fetch_max_bytes, self.budget.storage.limit // READ_COPIES)
-        catalog.subscribe(self._forget_counters)
 
     def __repr__(self) -> str:
         return f"<FetchService {self.context!r} {self.sessions!r}>"
@@ -123,11 +120,6 @@ class FetchService:
         """Cancel late reads and unfinished background work, and wait for their end."""
         await self._reads.close()
         await self._leaving.close()
-
-    def _forget_counters(self, change: TopicChange) -> None:
-        """Drop the counters of a topic that is gone."""
-        if change.before is not None and is_gone(change):
-            self.metrics.topics.pop(change.before.name, None)
 
     # ---------------------------------------------------------------------------------------------------------- fetches
 
@@ -200,7 +192,6 @@ class FetchService:
             self.leave(turn.left)
         for session in turn.closed:
             self._unfollow(session)
-        self.metrics.fetch_sessions = len(self.sessions)
 
     def _respond_now(self, operation: FetchOperation) -> FetchResult | None:
         """Return the response, if it needs neither storage nor a wait, and no more than one turn of the loop.
@@ -340,13 +331,11 @@ class FetchService:
         began = loop.time()
         watch.park(operation.needed_bytes(began))
         operation.forget_found()
-        self.metrics.parked_fetches += 1
         self.parked.add(future)
         try:
             await future
         finally:
             timer.cancel()
-            self.metrics.parked_fetches -= 1
             self.wait_ms.observe((loop.time() - began) * 1000)
             if self._tracer is not None:
                 self._tracer.stage("wait", loop.time() - began)
@@ -385,7 +374,6 @@ class FetchService:
         """Close a session, and leave its partitions."""
         self.sessions.close(session)
         self._unfollow(session)
-        self.metrics.fetch_sessions = len(self.sessions)
 
     def _unfollow(self, session: FetchSession) -> None:
         self.leave(session.partitions.values())

@@ -34,6 +34,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from typing import ClassVar
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from bmq.core.aio.subscribers import no_op
@@ -61,6 +62,7 @@ from bmq.core.wire.produce import (
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.endpoint.produce.partition_produce import PartitionProduce
+from bmq.endpoint.produce.queue import Waiting
 from bmq.endpoint.produce.transactional import Producers, transactional_producers
 from bmq.endpoint.produce.transactional import refusal as refusal_of_transaction
 from bmq.endpoint.request_plan import PlanRule
@@ -80,10 +82,13 @@ def handle(scopes: AnyScopes, request: Request, asked: ProduceRequest) -> Respon
     return Produce(scopes, request, asked).start(asked)
 
 
-async def begin_large(scopes: AnyScopes, request: Request, until_answered: AsyncExitStack) -> Awaitable[Response]:
+async def begin_large(
+    scopes: AnyScopes, request: Request, until_answered: AsyncExitStack, kind: type[LargeProduce] | None = None
+) -> Awaitable[Response]:
     """Hand out a request with more than PARTITIONS_AT_ONCE partitions, in turns of the loop.
 
-    Returns an awaitable of its response.  Raises CloseConnection if the request is malformed.
+    ``kind`` is the class of the produce; None: ``LargeProduce``.  Returns an awaitable of its response.  Raises
+    CloseConnection if the request is malformed.
     """
     large, body, version = scopes.process.large, request.body, request.api_version
     try:
@@ -92,7 +97,7 @@ async def begin_large(scopes: AnyScopes, request: Request, until_answered: Async
         await until_answered.enter_async_context(large.produced(count))
         async with large.admitted(len(body)):
             box = [await large.run(parse_produce, body, version)]
-            produce = LargeProduce(scopes, request, box[0])
+            produce = (kind or LargeProduce)(scopes, request, box[0])
             await produce.hand_out_in_turns(box[0])
             await large.free(box)
             return produce.answered()
@@ -114,6 +119,8 @@ class Produce:
     __slots__ = ("_bucket", "_client", "_correlation_id", "_failure", "_forget", "_hints", "_response", "_rights",
                  "_timeout_ms", "_topics", "_transaction", "_version", "acks", "held_until", "left",
                  "scopes")  # fmt: skip
+    part_kind: ClassVar[type[PartitionProduce]] = PartitionProduce
+    """The class of the parts."""
 
     def __init__(self, scopes: AnyScopes, request: Request, asked: ProduceRequest) -> None:
         self.scopes = scopes
@@ -177,7 +184,7 @@ class Produce:
         sent = asked.transactions if self.scopes.caller.is_process else None
         for position, (index, records) in enumerate(asked.partitions[len(parts) : stop], len(parts)):
             transaction = self._transaction if sent is None else sent.get(position)
-            part = PartitionProduce(self, index, records, counters, transaction)
+            part = self.part_kind(self, index, records, counters, transaction)
             parts.append(part)
             if refusal is not None:
                 part.key = _refused_key(asked, index)
@@ -231,7 +238,7 @@ class Produce:
             if owner is not None and owner.has_room:
                 part.append(owner)
                 return
-        process.produce_queue.hold(key, part, process.owners, self.scopes.view.config)
+        process.produce_queue.hold(key, self.as_waiting(part), process.owners, self.scopes.view.config)
 
     def stumbled(self, part: PartitionProduce, producer_id: int, sequence: int) -> None:
         """Note that an idempotent producer's batch got a retriable error.  See ``endpoint.produce.retry_order``.
@@ -255,7 +262,11 @@ class Produce:
 
     def hold_first(self, part: PartitionProduce) -> None:
         """Put a part that its owner has given back before all others that wait for the partition."""
-        self.scopes.process.produce_queue.hold_first(part.key, part, self.scopes.process.owners)
+        self.scopes.process.produce_queue.hold_first(part.key, self.as_waiting(part), self.scopes.process.owners)
+
+    def as_waiting(self, part: PartitionProduce) -> Waiting:
+        """Return the part as it waits in its partition's queue."""
+        return part
 
     # ---------------------------------------------------------------------------------------------------------- results
 

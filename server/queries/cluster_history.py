@@ -26,7 +26,7 @@ from bmq.console.history import (
     next_sample_s,
 )
 from bmq.core.errors import FormatError, RequestError
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters, RequestCounters
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.messages.member import HistoryRequest, HistoryResponse
 from bmq.core.rpc.peers import PeerLost
@@ -49,12 +49,14 @@ class ClusterHistory:
     def __init__(
         self,
         joined: ClusterMember,
-        metrics: Metrics,
+        requests: RequestCounters,
+        port: PortCounters,
         broker: BrokerRole | None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._joined = joined
-        self._metrics = metrics
+        self._requests = requests
+        self._port = port
         self._broker = broker
         self._now_ms = now_ms
         self._own = MetricsHistory()
@@ -77,7 +79,7 @@ class ClusterHistory:
 
     def sample(self) -> None:
         """Take one sample."""
-        self._own.add(self._now_ms(), totals(self._metrics, self._broker))
+        self._own.add(self._now_ms(), totals(self._requests, self._port, self._broker))
 
     def _arm(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(next_sample_s(self._now_ms()), self._tick)
@@ -130,10 +132,10 @@ def _added_up(
     return merge(parts, now_ms), missing
 
 
-def totals(metrics: Metrics, broker: BrokerRole | None) -> Totals:
+def totals(requests: RequestCounters, port: PortCounters, broker: BrokerRole | None) -> Totals:
     """Return the process's counts since its start; takes microseconds for a thousand topics."""
-    topics = [*metrics.topics.values(), *([metrics.other_topics] if metrics.other_topics is not None else ())]
-    produce, fetch = metrics.apis.get(ApiKey.PRODUCE), metrics.apis.get(ApiKey.FETCH)
+    topics = [*requests.topics.values(), *([requests.other_topics] if requests.other_topics is not None else ())]
+    produce, fetch = requests.apis.get(ApiKey.PRODUCE), requests.apis.get(ApiKey.FETCH)
     zeros = Totals()
     return Totals(
         records_in=sum(each.messages_in for each in topics),
@@ -141,8 +143,8 @@ def totals(metrics: Metrics, broker: BrokerRole | None) -> Totals:
         bytes_out=sum(each.bytes_out for each in topics),
         produces=produce.count if produce is not None else 0,
         fetches=fetch.count if fetch is not None else 0,
-        errors=sum(sum(each.errors.values()) for each in metrics.apis.values()),
-        connections=metrics.connections,
+        errors=sum(sum(each.errors.values()) for each in requests.apis.values()),
+        connections=port.connections,
         produce_buckets=tuple(produce.buckets) if produce is not None else zeros.produce_buckets,
         flush_buckets=(tuple(broker.broker.context.flush_ms.buckets) if broker is not None else zeros.flush_buckets),
     )

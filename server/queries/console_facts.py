@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bmq.console.state import BrokerFacts, ClusterFacts, Gauges
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.version import VERSION
 from bmq.meta.catalog import Catalog
 from bmq.server.listener_views import ListenerViews
@@ -23,7 +23,7 @@ def read_gauges(catalog: Catalog, coordinator: CoordinatorRole | None, collected
     )
 
 
-def read_cluster(catalog: Catalog, views: ListenerViews, collected: Collected, metrics: Metrics) -> ClusterFacts:
+def read_cluster(catalog: Catalog, views: ListenerViews, collected: Collected, port: PortCounters) -> ClusterFacts:
     """Return the cluster as the clients of a process's first listener see it."""
     return ClusterFacts(
         cluster_id=catalog.cluster_id,
@@ -36,5 +36,5 @@ def read_cluster(catalog: Catalog, views: ListenerViews, collected: Collected, m
         topics=len(catalog.topics),
         partitions=sum(topic.partitions for topic in catalog.topics.values()),
         partitions_by_state=dict(collected.counts.partitions_by_state),
-        connections=metrics.connections,
+        connections=port.connections,
     )

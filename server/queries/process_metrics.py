@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bmq.console.state import Own, OwnHistogram, OwnMetric
+from bmq.core.metrics.counters import ProcessCounters
 from bmq.core.metrics.descriptor_meter import DescriptorMeter
 from bmq.core.metrics.loop_meter import LoopMeter
 from bmq.core.security.tls import ServerTls
@@ -20,6 +21,7 @@ from bmq.storage.logins import LOGINS
 class ProcessParts:
     """The parts of a process that are measured, whatever its roles."""
 
+    counters: ProcessCounters
     quarantined: Callable[[], Mapping[str, str]]
     """Returns the reason by key or topic that the process cannot use."""
     certificates: Mapping[str, ServerTls]
@@ -38,8 +40,10 @@ class ProcessParts:
 def process_metrics(parts: ProcessParts) -> Sequence[Own]:
     """Return the numbers of one process."""
     unusable = "Keys of the metadata store and topics that this process cannot use, see the log"
+    given_up = "Times that all clients' connections were closed: this process stood still, or lost its membership"
     refused = "New files that storage did not give the owner or group of their topic, see the log"
     return (
+        OwnMetric("clients_given_up", given_up, parts.counters.clients_given_up, True),
         OwnMetric("quarantined", unusable, len(parts.quarantined())),
         *_certificates(parts.certificates),
         OwnMetric("storage_access_refused", refused, REFUSALS.total, True),

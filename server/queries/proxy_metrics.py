@@ -22,6 +22,12 @@ def proxy_metrics(role: ProxyRole, broker: BrokerRole | None, quotas: RequestQuo
     return (
         *audit_metrics(role.audit_log),
         *(quota_metrics(quotas, quotas.now()) if quotas is not None else ()),
+        OwnMetric(
+            "kafka_server_fetchsessioncache_numincrementalfetchsessions",
+            "Incremental fetch sessions",
+            len(fetches.sessions),
+        ),
+        OwnMetric("fetches_parked", "Fetches that wait for records", len(fetches.parked)),
         OwnMetric("ways_relayed", "Connections through other proxies to brokers not reached directly", remote.relayed),
         OwnMetric(
             "produces_kept",

@@ -9,8 +9,8 @@ Requests go through the same handlers as on the clients' port, with other scopes
 * Nothing is created: neither API ever creates a topic.  Produce to an internal topic is refused as for clients;
   coordinators write their topics by ShardAppend.  Fetch from it is allowed, as for clients.
 * Parts carry transactional ids, on which the proxy has checked the client's rights. A client's tag does not count.
-* Metrics are separate, so that a process that is proxy and broker counts its clients' requests once.  The traffic of
-  each partition is counted for the controller (``broker.traffic``).
+* Requests are not counted, so that a process that is proxy and broker counts its clients' requests once.  The traffic
+  of each partition is counted for the controller (``broker.traffic``).
 * Fetch sessions are separate too: a proxy has one session, which may have many partitions, and it is never evicted for
   a client's.
 * The limits ``held_produce_ms`` and ``queued.max.request.bytes`` apply here as well; a proxy that keeps to its credit
@@ -27,7 +27,7 @@ from bmq.broker.shard_log_api import CheckOwnership, ShardLogApi
 from bmq.broker.shard_log_fence import ShardFence
 from bmq.broker.traffic import TrafficCounters
 from bmq.core.clock import Clock
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import UnreadCounters
 from bmq.core.rpc.server import InternalEndpoint
 from bmq.endpoint.api import Api
 from bmq.endpoint.dispatch import Endpoint
@@ -54,7 +54,7 @@ def internal_endpoint(
 
     Owners must notify ``fetches``, which the ``FetchService`` of the same process's clients shares.
     """
-    config, metrics = view.config, Metrics()
+    config = view.config
     process = ProcessServices(
         clock=clock,
         catalog=catalog,
@@ -65,13 +65,12 @@ def internal_endpoint(
             assigned,
             fetches,
             clock,
-            metrics,
             served=load.read,
             owner_patience_s=0.0,  # the calling proxy or coordinator finds the next owner itself
         ),
         responses=ResponseBudget(config.queued_max_request_bytes),
     )
-    return Endpoint(process, view, Caller(metrics=metrics, is_process=True), INTERNAL_APIS)
+    return Endpoint(process, view, Caller(metrics=UnreadCounters(), is_process=True), INTERNAL_APIS)
 
 
 def register_broker(

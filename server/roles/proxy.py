@@ -15,13 +15,14 @@ from bmq.controller.admin.client import RemoteAdmin
 from bmq.core.aio.subscribers import no_op
 from bmq.core.audit.log import NO_AUDIT, Audit
 from bmq.core.logging.levels import LogLevels
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters, RequestCounters, UnreadCounters
 from bmq.core.net.request import Dispatch
 from bmq.core.rpc.messages.proxy import RelayRequest, TrafficRequest
 from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.response_budget import ResponseBudget
 from bmq.endpoint.scopes import Caller
+from bmq.endpoint.topic_counters import forget_gone_topics
 from bmq.meta.catalog import TRANSACTIONS_TOPIC, Topic
 from bmq.meta.cluster.member import PROXY
 from bmq.meta.producer_ids import ProducerIds
@@ -52,7 +53,8 @@ class ProxyRole:
         self,
         parts: Parts,
         views: ListenerViews,
-        metrics: Metrics,
+        metrics: RequestCounters,
+        port: PortCounters,
         log_levels: LogLevels,
         admin: RemoteAdmin,
         offsets_topic: Callable[[], Awaitable[Topic]],
@@ -62,14 +64,16 @@ class ProxyRole:
         controller: ControllerRole | None,
         coordinator: CoordinatorRole | None,
     ) -> None:
-        """Make the role.  Raises ConfigError if the audit log's file or a mechanism of authentication does not work."""
+        """Make the role, with the counters of clients' requests and of their port.
+
+        Raises ConfigError if the audit log's file or a mechanism of authentication does not work."""
         config, joined, security = parts.config, parts.joined, parts.security
         self._parts = parts
         self.admin = admin
         self.remote_owners = self._make_remote_owners()
         self.owners = RoutedOwners(joined.view, broker.assigned if broker is not None else None, self.remote_owners)
         self.fetch_service = FetchService(
-            config, parts.catalog, self.owners, parts.fetches, parts.clock, metrics,
+            config, parts.catalog, self.owners, parts.fetches, parts.clock,
             tracer=parts.tracing.tracer if parts.tracing is not None else None,
         )  # fmt: skip
         self.coordinator = RoutedCoordinator(
@@ -106,7 +110,7 @@ class ProxyRole:
             features=joined.features,
             levels=lambda: joined.view.levels,
         )
-        self.own_endpoint = Endpoint(self.services, views.first, Caller(metrics=Metrics()), ALL_APIS)
+        self.own_endpoint = Endpoint(self.services, views.first, Caller(metrics=UnreadCounters()), ALL_APIS)
         """Endpoint of the process itself: the audit log's produces, which nobody has to allow and nothing records."""
         self.audit_log = open_audit(
             config, parts.clock, joined.member.incarnation, node=lambda: views.node_id,
@@ -115,22 +119,23 @@ class ProxyRole:
         """The audit log; None without the setting."""
         self.audit: Audit = self.audit_log or NO_AUDIT
         apis = audited(ALL_APIS) if self.audit.is_on else ALL_APIS
+        forget_gone_topics(parts.catalog, metrics)
         clients = Caller(metrics=metrics, quotas=security.quotas, authorizer=security.authorizer, audit=self.audit)
         self.client_endpoints = {
             name: Endpoint(self.services, view, clients, apis) for name, view in views.by_name.items()
         }
         """The endpoint of each listener's clients, by its name, without log-in and traces."""
         self.endpoint = next(iter(self.client_endpoints.values()))
-        console = Caller(metrics=Metrics(), authorizer=security.authorizer, audit=self.audit)
+        console = Caller(metrics=UnreadCounters(), authorizer=security.authorizer, audit=self.audit)
         self.console_endpoint = Endpoint(self.services, views.first, console, apis)
-        """Endpoint of the Kafka requests of this process's HTTP API, which its metrics do not count as clients'."""
+        """Endpoint of the Kafka requests of this process's HTTP API, which are not counted as clients'."""
         tracing = parts.tracing
         self.dispatches: dict[str, Dispatch] = {
             name: endpoint if tracing is None else tracing.of_clients(endpoint)
             for name, endpoint in self.client_endpoints.items()
         }
         """The dispatch of clients' requests, by listener."""
-        self.dispatches.update(security.make_gates(self.dispatches, metrics, self.audit))
+        self.dispatches.update(security.make_gates(self.dispatches, port, self.audit))
         self._relay: Relay | None = None
         self._lookouts: tuple[Reports, UnreachableBrokers] | tuple[()] = ()
         if PROXY in config.roles:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from bmq.core.config import NodeConfig
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.listener import ClientConnection, Listener
 from bmq.core.net.request import Request, Response
 from bmq.core.wire.api_keys import ApiKey
@@ -73,9 +73,9 @@ class Fuzz:
     def __init__(self, apis: Sequence[Api[Any]], rng: random.Random, samples: list[bytes]) -> None:
         self.rng = rng
         self.samples = samples
-        self.metrics = Metrics()
+        self.metrics = PortCounters()
         config = NodeConfig(socket_request_max_bytes=SIZE_MAX, queued_max_request_bytes=SIZE_MAX)
-        scopes = make_scopes(metrics=self.metrics, responses=ResponseBudget(1 << 30))
+        scopes = make_scopes(responses=ResponseBudget(1 << 30))
         self.listener = StrictListener(make_endpoint(scopes, list(map(trivial, apis))), config, self.metrics)
         self.peer: Peer | None = None
         self.answered = self.closed = 0

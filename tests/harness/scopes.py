@@ -8,7 +8,7 @@ from typing import Any
 
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import RequestCounters
 from bmq.core.net.request import Request
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Rights
@@ -62,7 +62,7 @@ def make_scopes(**parts: Any) -> ProxyScopes:
     """
     config = parts.setdefault("config", NodeConfig())
     parts.setdefault("clock", LoopClock())
-    parts.setdefault("metrics", Metrics())
+    parts.setdefault("metrics", RequestCounters())
     parts.setdefault("responses", ResponseBudget(config.queued_max_request_bytes))
     kinds = (ProxyServices, ProxyView, Caller if "authorizer" in parts else Unchecked)
     process, view, caller = (_fill(kind, parts) for kind in kinds)
@@ -80,7 +80,7 @@ def change(scopes: ProxyScopes, **parts: Any) -> ProxyScopes:
     caller: Any = scopes.caller
     if "authorizer" in parts:
         caller = Caller(**{each.name: getattr(caller, each.name) for each in fields(Caller)})
-    made = Scopes(changed(scopes.process), changed(scopes.view), changed(caller), scopes.apis)
+    made = Scopes(changed(scopes.process), changed(scopes.view), changed(caller))
     if parts:
         raise TypeError(f"no scope has {', '.join(parts)}")
     return made

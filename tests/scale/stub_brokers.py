@@ -8,7 +8,7 @@ from itertools import count
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.features import FEATURES
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.listener import Listener
 from bmq.core.rpc.messages.broker import LoadRequest, LoadResponse
 from bmq.core.rpc.peers import PROTOCOL
@@ -30,7 +30,7 @@ class StubBroker:
         self._cluster = cluster
         endpoint = InternalEndpoint(name, cluster, SystemClock(), is_serving=lambda: True)
         endpoint.register(LoadRequest, _load)
-        self._listener = Listener(endpoint, NodeConfig(), Metrics(), in_order=False)
+        self._listener = Listener(endpoint, NodeConfig(), PortCounters(), in_order=False)
         self._lease = 0
         self._renewing: asyncio.Task[None] | None = None
 

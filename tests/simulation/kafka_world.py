@@ -80,7 +80,7 @@ class Server:
                 )
                 node.is_at({PLAINTEXT: Address(host=self.name, port=9092)})
                 self.listener = Listener(
-                    node.proxy.endpoint, world.config, node.metrics, standstill=self.joined.standstill
+                    node.proxy.endpoint, world.config, node.client_port, standstill=self.joined.standstill
                 )
                 await node.start()
             except Exception as error:  # noqa: BLE001  # ``bmq serve`` would say so, end, and be started again

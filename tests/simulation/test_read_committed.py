@@ -110,7 +110,7 @@ async def served(fetched: FetchResult | Awaitable[FetchResult]) -> PartitionRead
 
 def fetch_at(world: Cluster, service: FetchService) -> Fetch:
     async def fetch(offset: int, committed: bool, max_wait_s: float, max_bytes: int = 1 << 20) -> PartitionRead:
-        params = FetchParams(1, max_bytes, max_wait_s, committed=committed, metrics=service.metrics)
+        params = FetchParams(1, max_bytes, max_wait_s, committed=committed, metrics=world.metrics)
         return await served(service.fetch(0, -1, [world.want(offset)], (), params, by_id=True))
 
     return fetch

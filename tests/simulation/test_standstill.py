@@ -111,7 +111,7 @@ async def test_a_commit_that_lay_in_a_stopped_process_takes_no_later_one_back(th
         stopped.resume()
         await settle()
         assert stopped.node is not None
-        assert bool(stopped.node.metrics.clients_given_up) == (gives_up_s == GIVES_UP_S)
+        assert bool(stopped.node.counters.clients_given_up) == (gives_up_s == GIVES_UP_S)
         assert await insist(world, other, partial(committed, group=GROUP, topic=TOPIC)) == then
         other.close()
 

@@ -21,7 +21,7 @@ from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.partition.recompress import Offload, run_inline
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import RequestCounters
 from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Response
@@ -95,7 +95,7 @@ class World:
         self.offload = offload
         self.config = NodeConfig(root="file:///data", **options)
         self.catalog = FakeCatalog()
-        self.metrics = Metrics(traffic=TrafficMeter())
+        self.metrics = RequestCounters(traffic=TrafficMeter())
         self.client = FakeClient()
         self.flush_listener = RecordingFlushListener()
         self.wiring = LooseWiring(self.flush_listener, verifier=verifier)

@@ -52,7 +52,7 @@ from bmq.console.state import (
     TransactionsFacts,
 )
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters, RequestCounters
 from bmq.core.security.session import Session
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
@@ -356,13 +356,15 @@ async def _count() -> None:
 
 
 def state(
-    metrics: Metrics | None = None,
+    counted: RequestCounters | None = None,
     gauges: Gauges | None = None,
     operations: FakeOperations | None = None,
     requests: FakeRequests | None = None,
+    port: PortCounters | None = None,
 ) -> ConsoleState:
     return ConsoleState(
-        metrics=metrics or Metrics(),
+        client_requests=counted or RequestCounters(),
+        client_port=port or PortCounters(),
         is_alive=lambda: (True, ""),
         is_ready=lambda: (True, ""),
         count=_count,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.metadata import version
 
 import pytest
@@ -11,7 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from bmq.console.exposition import error_name, render, request_name, take
 from bmq.console.state import ConsoleState, Gauges, Own, OwnHistogram, OwnMetric, OwnSeries
 from bmq.core.errors import ErrorCode
-from bmq.core.metrics.counters import LATENCY_BOUNDS_MS, OTHER_TOPICS, Histogram, Metrics
+from bmq.core.metrics.counters import (
+    LATENCY_BOUNDS_MS,
+    OTHER_TOPICS,
+    Histogram,
+    PortCounters,
+    RequestCounters,
+    TopicCounters,
+)
 from bmq.core.wire.api_keys import ApiKey
 from bmq.storage.layout import is_topic_name
 from tests.unit.console.states import state
@@ -35,7 +42,7 @@ def value(samples: Samples, metric: str, **labels: str) -> float:
 
 
 def test_topic_counters_under_kafkas_names() -> None:
-    metrics = Metrics()
+    metrics = RequestCounters()
     orders = metrics.topic("orders")
     orders.messages_in, orders.bytes_in, orders.bytes_out = 10, 1000, 500
     orders.produces, orders.fetches, orders.failed_produces, orders.failed_fetches = 4, 3, 2, 1
@@ -53,7 +60,7 @@ def test_topic_counters_under_kafkas_names() -> None:
 
 
 def test_request_counters_errors_and_times() -> None:
-    metrics = Metrics()
+    metrics = RequestCounters()
     produce = metrics.api(ApiKey.PRODUCE)
     for ms in (0.5, 1.0, 1.5, 40_000.0):
         produce.answered(ms)
@@ -103,22 +110,62 @@ def test_the_version_is_a_label() -> None:
     assert value(scrape(state()), "bmq_build_info", version=version("bmq")) == 1
 
 
-def test_connections_sessions_and_ours() -> None:
-    metrics = Metrics()
-    metrics.connections, metrics.connections_total, metrics.fetch_sessions = 3, 8, 2
-    metrics.connections_refused, metrics.parked_fetches, metrics.tail_hit_bytes = 1, 6, 99
+def test_connections_and_ours() -> None:
+    metrics, port = RequestCounters(), PortCounters()
+    port.connections, port.connections_total, port.connections_refused, metrics.tail_hit_bytes = 3, 8, 1, 99
     own = [OwnMetric("cache_bytes", "Bytes cached", 42), OwnMetric("flushes", "Flushes", 7, is_counter=True)]
-    samples = scrape(replace(state(metrics), own_metrics=lambda: own))
+    samples = scrape(replace(state(metrics, port=port), own_metrics=lambda: own))
     assert value(samples, "kafka_server_socketservermetrics_connection_count") == 3
     assert value(samples, "kafka_server_socketservermetrics_connection_creation_total") == 8
-    assert value(samples, "kafka_server_fetchsessioncache_numincrementalfetchsessions") == 2
     assert value(samples, "bmq_connections_refused_total") == 1
-    assert value(samples, "bmq_fetches_parked") == 6
     assert value(samples, "bmq_fetch_tail_bytes_total") == 99
     assert value(samples, "bmq_cache_bytes") == 42
     assert value(samples, "bmq_flushes_total") == 7
     assert value(samples, "process_resident_memory_bytes") > 0
     assert value(samples, "process_open_fds") > 0
+
+
+SHOWN_AS = {
+    "connections": "kafka_server_socketservermetrics_connection_count",
+    "connections_total": "kafka_server_socketservermetrics_connection_creation_total",
+    "connections_refused": "bmq_connections_refused_total",
+    "connections_throttled": "bmq_connections_throttled_total",
+    "user_connections_refused": "bmq_user_connections_refused_total",
+    "connections_idle_closed": "bmq_connections_idle_closed_total",
+    "connections_stuck_closed": "bmq_connections_stuck_closed_total",
+    "connections_malformed": "bmq_connections_malformed_total",
+    "tls_handshakes_failed": "bmq_tls_handshakes_failed_total",
+    "request_bytes_held": "bmq_request_bytes_held",
+    "tail_hit_bytes": "bmq_fetch_tail_bytes_total",
+    "storage_read_bytes": "bmq_fetch_storage_bytes_total",
+}
+"""Metrics by the counters of a port and of all requests together."""
+SHOWN_BY_TOPIC = {
+    "messages_in": "messagesin", "bytes_in": "bytesin", "bytes_out": "bytesout", "produces": "totalproducerequests",
+    "fetches": "totalfetchrequests", "failed_produces": "failedproducerequests",
+    "failed_fetches": "failedfetchrequests",
+}  # fmt: skip
+
+
+def test_each_counter_of_clients_is_shown() -> None:
+    """A new counter is shown, or is in the process's own metrics; a counter that is shown nowhere is not kept."""
+    metrics, port = RequestCounters(), PortCounters()
+    by_topic_and_api, settings = {"topics", "other_topics", "apis"}, {"topics_max", "traffic"}
+    counters = set(RequestCounters.__slots__) - by_topic_and_api - settings
+    assert counters | {each.name for each in fields(port)} == SHOWN_AS.keys() | {"authentications"}
+    for number, name in enumerate(SHOWN_AS, 1):
+        setattr(metrics if name in counters else port, name, number)
+    port.count_authentication("failed_authentication", "OUT", "PLAIN")
+    assert set(TopicCounters.__slots__) == SHOWN_BY_TOPIC.keys()
+    for number, name in enumerate(SHOWN_BY_TOPIC, 100):
+        setattr(metrics.topic("orders"), name, number)
+    samples = scrape(state(metrics, port=port))
+    for number, name in enumerate(SHOWN_AS.values(), 1):
+        assert value(samples, name) == number
+    failed = "kafka_server_socketservermetrics_failed_authentication_total"
+    assert value(samples, failed, listener="OUT", mechanism="PLAIN") == 1
+    for number, name in enumerate(SHOWN_BY_TOPIC.values(), 100):
+        assert value(samples, f"kafka_server_brokertopicmetrics_{name}_total", topic="orders") == number
 
 
 def test_lines_do_not_grow_with_partitions() -> None:
@@ -129,7 +176,7 @@ def test_lines_do_not_grow_with_partitions() -> None:
 
 def test_what_was_taken_does_not_change_with_the_counters() -> None:
     """Rendering runs in a thread while the loop goes on counting and topics come and go."""
-    metrics = Metrics()
+    metrics = RequestCounters()
     metrics.topic("orders").messages_in = 1
     metrics.api(ApiKey.FETCH).answered(3.0)
     states = {"WRITE": 1}
@@ -155,7 +202,7 @@ def test_names_of_requests_and_errors() -> None:
 
 
 def test_topics_past_the_bound_share_a_series_and_none_is_lost() -> None:
-    metrics = Metrics(topics_max=2)
+    metrics = RequestCounters(topics_max=2)
     for number in range(100):
         metrics.topic(f"t{number}").messages_in += 1
     assert len(metrics.topics) == 2

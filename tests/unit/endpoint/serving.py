@@ -12,7 +12,7 @@ from typing import Any
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import RequestCounters
 from bmq.core.metrics.traffic import TrafficMeter
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch, Ends, Record, build_batch
@@ -25,6 +25,7 @@ from bmq.endpoint.fetch.purgatory import Identity, SessionPartition
 from bmq.endpoint.fetch.result import FetchResult
 from bmq.endpoint.fetch.service import FetchService
 from bmq.endpoint.partitions import AppendCallback, Appended, Owner, PartitionView
+from bmq.endpoint.topic_counters import forget_gone_topics
 from bmq.meta.catalog import Topic
 from bmq.storage.aborted import RecentAborted
 from bmq.storage.block_cache import BlockCache, ReadConfig
@@ -186,15 +187,15 @@ class World:
         self.gone: dict[PartitionKey, FakeOwner] = {}
         self.fs = GatedFileSystem()
         self.pool = BlockCache(self.fs, ReadConfig(cache_bytes=self.config.cache_bytes, block_bytes=block_bytes))
-        self.metrics = Metrics(traffic=TrafficMeter())
+        self.metrics = RequestCounters(traffic=TrafficMeter())
         self.fetch_service = FetchService(
             self.config,
             self.catalog,
             self.owners,
             FetchContext(self.config, self.catalog, self.pool),
             LoopClock(),
-            self.metrics,
         )
+        forget_gone_topics(self.catalog, self.metrics)
 
     # The cluster
 
@@ -320,7 +321,7 @@ async def serving(partitions: int = 2, *, has_sessions: bool = False, **options:
     yield world
     await world.fetch_service.close()
     assert (world.fetch_service.budget.memory.used, world.fetch_service.budget.storage.used) == (0, 0)
-    assert world.metrics.parked_fetches == 0
+    assert not world.fetch_service.parked
     assert has_sessions or len(world.fetch_service.poll) == 0
 
 

@@ -23,7 +23,7 @@ from bmq.core.aio.subscribers import Subscribers
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import RequestCounters
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Client, Request, Response
 from bmq.core.records.batch import Batch, Record, build_batch
@@ -331,7 +331,7 @@ class Cluster:
         self.network = Network()
         self.view = FakeView("proxy")
         self.pool = BlockCache(MemoryFileSystem(self.storage, "proxy"), ReadConfig(cache_bytes=16 << 20))
-        self.metrics = Metrics()
+        self.metrics = RequestCounters()
         self.listed: dict[str, set[str]] = {}  # what other proxies say that they do not reach
         self.relays = RelayPool(self.view, cast(Peers, self.network), "", self._read_listed) if proxies else None
         self.proxies = {name: ProxyProcess(self, name) for name in proxies}
@@ -353,7 +353,6 @@ class Cluster:
             self.owners,
             fetches,
             LoopClock(),
-            self.metrics,
             tracer=tracing.tracer if tracing is not None else None,
         )
         self.scopes = make_scopes(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,8 @@ from bmq.core.net.request import Client, CloseConnection, Response
 from bmq.core.tracing import CURRENT, ENTRIES_MAX, SampledRecords, Span, SpanKind, Value, parse_entries
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce_client import PRODUCE_VERSION, decode_produce_response, encode_produce_request
+from bmq.endpoint.api import Api
+from bmq.endpoint.dispatch import Endpoint
 from bmq.endpoint.fetch import handler as fetch
 from bmq.endpoint.produce import handler as produce
 from bmq.proxy.tracing import TracedEndpoint, Tracing
@@ -100,13 +103,13 @@ class FakeTracer:
 
 
 class World:
-    """A cluster whose processes trace, and a client of its proxy."""
+    """A cluster whose processes trace, and a client of its proxy, for whose ``apis`` it has an endpoint."""
 
-    def __init__(self, world: Cluster, tracer: FakeTracer) -> None:
+    def __init__(self, world: Cluster, tracer: FakeTracer, apis: Sequence[Api[Any]] = APIS) -> None:
         assert world.tracing is not None
         self.cluster = world
         self.tracer = tracer
-        endpoint = make_endpoint(world.scopes, APIS)
+        endpoint = make_endpoint(world.scopes, apis)
         self.endpoint = world.tracing.of_clients(endpoint)
         self._number = 0
 
@@ -188,6 +191,39 @@ def test_partitions_of_a_request_have_spans_of_their_own_under_one_trace() -> No
     flushes = [each for each in tracer.spans if each.name == "flush"]
     assert {each.attributes["messaging.destination.partition.id"] for each in flushes} == {"0", "1"}
     assert len({each.context[:16] for each in tracer.spans}) == 1
+
+
+def test_a_large_produce_is_traced_like_a_small_one() -> None:
+    """Hand its partitions out in turns of the loop, in a task of its own."""
+    (api,) = produce.APIS
+    large = api._replace(rule=replace(api.rule, partitions=1))
+
+    async def main(w: World) -> None:
+        w = World(w.cluster, w.tracer, [large])
+        assert await w.produce(plain(), 0, 1) == [0, 0]
+
+    tracer = story(main)
+    found = tracer.tree()
+    assert [each for each in found if each[0] == "route"] == [("route", "Produce")] * 2
+    assert sum(name == "flush" for name, _ in found) == 2
+    assert len({each.context[:16] for each in tracer.spans}) == 1
+
+
+def test_traced_requests_share_an_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Endpoint] = []
+    make = Endpoint.__init__
+
+    def counting(self: Endpoint, *args: Any) -> None:
+        made.append(self)
+        make(self, *args)
+
+    async def main(w: World) -> None:
+        monkeypatch.setattr(Endpoint, "__init__", counting)
+        for _ in range(3):
+            assert await w.produce(plain(), 0) == [0]
+
+    story(main).tree()
+    assert made == []
 
 
 def test_clients_whose_batches_share_a_request_to_the_broker_keep_their_traces_apart() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bmq.core.audit.log import NO_AUDIT
 from bmq.core.config import NodeConfig
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.admission import NO_BOUNDS, NO_RATES
 from bmq.server.listeners import CLIENTS_SHARE, Sockets, warn_of_loopback_names
 from bmq.server.node import LEAVES_METADATA_S, Node
@@ -27,7 +27,7 @@ class FakeNode:
     def __init__(self, leaves_s: float, config: NodeConfig = CONFIG) -> None:
         self.config = config
         self.proxy = SimpleNamespace(endpoint=None, dispatches={"PLAINTEXT": None}, audit=NO_AUDIT)
-        self.metrics = Metrics()
+        self.client_port = PortCounters()
         self.security = SimpleNamespace(connection_rates=NO_RATES, connection_bounds=NO_BOUNDS, gates={})
         self.joined = SimpleNamespace(standstill=None)
         self.events: list[str] = []

@@ -484,7 +484,7 @@ async def test_a_request_asks_once_a_partition_at_most() -> None:
     async with running() as node:
         counting = Counting()
         scopes = change(cast(ProxyScopes, node.proxy.endpoint.scopes), authorizer=counting)
-        node.proxy.endpoint = make_endpoint(scopes, scopes.apis)
+        node.proxy.endpoint = make_endpoint(scopes, node.proxy.endpoint.apis)
         Topic = kafka.protocol.producer.ProduceRequest.TopicProduceData
         batch = bytes(build_batch([Record(value=b"v")]))
         for count in (1, 3):
@@ -500,7 +500,7 @@ async def test_a_request_asks_once_a_partition_at_most() -> None:
         parked.topics[0].partitions[0].fetch_offset = 4
         parked.max_wait_ms = 10_000
         waiting = asyncio.create_task(ask(node, ALICE, 12, parked))
-        await until(lambda: node.metrics.parked_fetches > 0)
+        await until(lambda: bool(node.proxy.fetch_service.parked))
         await ask(node, ADMIN, 9, produce("t"))
         fetched = await waiting
         assert fetched.responses[0].partitions[0].records

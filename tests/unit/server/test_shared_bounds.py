@@ -8,7 +8,7 @@ import gc
 import socket
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from types import FunctionType, ModuleType, SimpleNamespace
@@ -19,6 +19,7 @@ import pytest
 from bmq.console.kafka import LocalRequests
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.metrics.counters import PortCounters, ProcessCounters, RequestCounters, UnreadCounters
 from bmq.core.model import PartitionKey
 from bmq.core.net import client_connection, listener
 from bmq.core.records.batch import Record, build_batch
@@ -32,6 +33,7 @@ from bmq.endpoint.quotas import NO_QUOTAS
 from bmq.endpoint.scopes import Scopes
 from bmq.meta.cluster.member import Address
 from bmq.proxy.scopes import ProxyScopes
+from bmq.server.console_view import console_state
 from bmq.server.listeners import Sockets
 from bmq.server.node import Node
 from tests.harness.single_node import memory_node
@@ -75,7 +77,6 @@ OWNERS = {
     },
     "view": {"config", "proxies", "metadata"},  # of a listener
     "caller": {"metrics", "quotas", "authorizer", "audit", "is_process"},  # of a kind of caller
-    "": {"apis"},  # of the endpoint
 }  # fmt: skip
 
 
@@ -87,7 +88,7 @@ async def test_each_budget_queue_and_counter_has_one_owner() -> None:
         for scopes in of.values():
             for name in ("process", "view", "caller"):
                 assert {each.name for each in fields(getattr(scopes, name))} == OWNERS[name]
-        assert {each.name for each in fields(Scopes)} == OWNERS.keys() - {""} | OWNERS[""]
+        assert {each.name for each in fields(Scopes)} == OWNERS.keys()
         assert all(scopes.process is node.proxy.services for scopes in of.values())
         assert of["INSIDE"].view is of["console"].view is of["process"].view
         assert of["INSIDE"].view.proxies is not of["OUTSIDE"].view.proxies
@@ -95,12 +96,44 @@ async def test_each_budget_queue_and_counter_has_one_owner() -> None:
         callers = {name: scopes.caller for name, scopes in of.items()}
         assert callers["INSIDE"] is callers["OUTSIDE"]
         assert len({id(caller.metrics) for caller in callers.values()}) == 3
-        assert callers["INSIDE"].metrics is node.metrics
+        assert callers["INSIDE"].metrics is node.client_requests
+        assert [type(callers[name].metrics) for name in ("console", "process")] == [UnreadCounters, UnreadCounters]
         assert callers["INSIDE"].quotas is node.security.quotas
         assert [callers[name].quotas for name in ("console", "process")] == [NO_QUOTAS, NO_QUOTAS]
         assert callers["INSIDE"].authorizer is callers["console"].authorizer is node.security.authorizer
         assert callers["process"].authorizer is ALLOW_ALL
         assert [caller.audit.is_on for caller in callers.values()] == [True, True, True, False]
+
+
+COUNTERS = {
+    "client_requests": {  # of a kind of caller, here the clients: through all listeners
+        "apis", "other_topics", "storage_read_bytes", "tail_hit_bytes", "topics", "topics_max", "traffic",
+    },
+    "client_port": {  # of a port, here the clients': of all listeners
+        "authentications", "connections", "connections_idle_closed", "connections_malformed", "connections_refused",
+        "connections_stuck_closed", "connections_throttled", "connections_total", "request_bytes_held",
+        "tls_handshakes_failed", "user_connections_refused",
+    },
+    "counters": {"clients_given_up"},  # of the process
+}  # fmt: skip
+KINDS_OF_COUNTERS = (RequestCounters, PortCounters, ProcessCounters)
+
+
+async def test_each_counter_has_one_owner() -> None:
+    """A new counter must be written into the table; the object that has it decides whose requests it counts."""
+    async with node_of() as node:
+        for name, counters in COUNTERS.items():
+            assert set(type(getattr(node, name)).__slots__) == counters, name
+        sockets = Sockets(node, cast(Any, SimpleNamespace(port=1)))
+        assert sockets._kafka is not None
+        assert sockets._kafka.metrics is node.client_port
+        console = console_state(node)
+        assert (console.client_requests, console.client_port) == (node.client_requests, node.client_port)
+        kept = Counter(type(each).__name__ for each in reachable(node) if isinstance(each, KINDS_OF_COUNTERS))
+        assert kept == {
+            "RequestCounters": 1, "PortCounters": 1, "ProcessCounters": 1,
+            "UnreadCounters": 3,  # of the console, of the process itself, of other processes
+        }  # fmt: skip
 
 
 SEVERAL = {
@@ -114,6 +147,7 @@ SEVERAL = {
     "endpoint.produce.queue.ProduceQueue": 2,
     "endpoint.produce.retry_order.RetryOrder": 2,
     "endpoint.response_budget.ResponseBudget": 2,
+    "endpoint.api_versions.ApiVersions": 5,  # of each endpoint but the internal port's, and without a list
     "endpoint.dispatch.Endpoint": 5,  # two listeners, the console, the process itself, the internal port
     "endpoint.fetch.memory_budget.MemoryPool": 4,  # two of responses, two of the fetch context
     # for each listener
@@ -145,20 +179,26 @@ def of_a_process(thing: object) -> bool:
 
 def instances(*roots: object) -> Counter[str]:
     """Count the objects that the roots reach, by class."""
-    counts = Counter[str]()
+    return Counter(
+        f"{type(thing).__module__.removeprefix('bmq.')}.{type(thing).__qualname__}"
+        for thing in reachable(*roots)
+        if of_a_process(thing)
+    )
+
+
+def reachable(*roots: object) -> Iterator[object]:
+    """Yield the roots and all objects that they reach; of a function without its module."""
     seen, waiting = {id(each) for each in roots}, list(roots)
     while waiting:
         thing = waiting.pop()
-        if of_a_process(thing):
-            counts[f"{type(thing).__module__.removeprefix('bmq.')}.{type(thing).__qualname__}"] += 1
+        yield thing
         reached = gc.get_referents(thing)
-        if isinstance(thing, FunctionType):  # without its module
+        if isinstance(thing, FunctionType):
             reached = [*(thing.__closure__ or ()), *(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
         for each in reached:
             if id(each) not in seen and not isinstance(each, (type, ModuleType)):
                 seen.add(id(each))
                 waiting.append(each)
-    return counts
 
 
 async def test_a_process_has_one_instance_of_each_class_that_is_not_in_the_table() -> None:
@@ -183,7 +223,7 @@ async def test_the_internal_port_shares_only_what_belongs_to_the_process_as_a_wh
         shared = {each.name for each in fields(inside.process)
                   if getattr(inside.process, each.name) is getattr(clients.process, each.name)}  # fmt: skip
         assert shared == {"clock", "catalog", "features"}
-        assert inside.caller.metrics is not node.metrics
+        assert type(inside.caller.metrics) is UnreadCounters
         assert inside.view is not clients.view
         assert inside.caller.authorizer is ALLOW_ALL
 
@@ -235,14 +275,14 @@ async def test_requests_of_the_process_itself_count_nowhere_as_clients() -> None
             with pytest.raises(RequestError) as refused:
                 await requests.fetch(topic.topic_id, 0, 1_000, 1 << 20, READ_COMMITTED)
             assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
-        metrics = node.metrics
+        metrics = node.client_requests
         assert ("orders" in metrics.topics, metrics.tail_hit_bytes, metrics.storage_read_bytes) == (False, 0, 0)
         assert not metrics.api(ApiKey.FETCH).errors
         assert metrics.traffic is not None
         metrics.traffic.roll(1.0)
         assert not metrics.traffic.last.topics
         for caller in ("console", "process"):
-            counters = all_scopes(node)[caller].caller.metrics.topics["orders"]
+            counters = all_scopes(node)[caller].caller.metrics.topic("orders")
             assert (counters.produces, counters.fetches, counters.bytes_out) == (1, 2, len(batch))
 
 
@@ -283,13 +323,13 @@ async def test_clients_of_any_listener_that_do_not_read_are_closed_once_others_w
         port = sockets._ports[name]
         for _ in range(READERS):
             ends.callback(non_reader(host, port).close)
-        await until(lambda: node.is_response_room_wanted() or node.metrics.connections_stuck_closed > 0)
+        await until(lambda: node.is_response_room_wanted() or node.client_port.connections_stuck_closed > 0)
         reader, writer = await asyncio.open_connection(host, port)
         ends.callback(writer.close)
         writer.write(metadata(1))
         (size,) = struct.unpack(">i", await asyncio.wait_for(reader.readexactly(4), WAIT_S))
         assert len(await reader.readexactly(size)) == size > 64 << 10
-        assert node.metrics.connections_stuck_closed > 0
+        assert node.client_port.connections_stuck_closed > 0
         sockets.close()
-        await until(lambda: not node.metrics.connections)
+        await until(lambda: not node.client_port.connections)
         assert node.proxy.services.responses.used == 0

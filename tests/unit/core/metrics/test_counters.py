@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.core.metrics.counters import LATENCY_BOUNDS_MS, ApiCounters, Histogram, Metrics
+from bmq.core.metrics.counters import LATENCY_BOUNDS_MS, ApiCounters, Histogram, RequestCounters, UnreadCounters
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_a_duration_counts_in_the_first_bucket_whose_bound_it_does_not_pass(ms: 
 
 
 def test_errors_of_an_api_are_counted_by_code() -> None:
-    metrics = Metrics()
+    metrics = RequestCounters()
     for code in (3, 17, 3):
         metrics.api(0).failed(code)
     assert metrics.api(0).errors == {3: 2, 17: 1}
@@ -32,13 +32,24 @@ def test_errors_of_an_api_are_counted_by_code() -> None:
 
 
 def test_topics_past_the_bound_share_counters() -> None:
-    metrics = Metrics(topics_max=2)
+    metrics = RequestCounters(topics_max=2)
     first, second = metrics.topic("a"), metrics.topic("b")
     assert metrics.other_topics is None
     others = metrics.topic("c")
     assert metrics.topic("d") is others is metrics.other_topics
     assert metrics.topic("a") is first
     assert metrics.topic("b") is second
-    del metrics.topics["a"]
+    metrics.forget("a")
+    metrics.forget("unknown")
     assert metrics.topic("c") is not others, "the room of a deleted topic is given to the next"
     assert set(metrics.topics) == {"b", "c"}
+
+
+def test_counters_that_nobody_reads_do_not_grow() -> None:
+    metrics = UnreadCounters()
+    for number in range(10):
+        metrics.topic(f"t{number}").fetches += 1
+        metrics.api(number).answered(1.0)
+    assert metrics.topic("t0") is metrics.topic("t9")
+    assert metrics.api(0) is metrics.api(9)
+    assert (metrics.topics, metrics.other_topics, metrics.apis) == ({}, None, {})

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.login_budget import LIMIT_BYTES, LoginBudget
 from bmq.core.net.request_budget import FRAME_BYTES
 from tests.unit.core.net.world import PRODUCE, Peer, World, frame, turn
@@ -24,7 +24,7 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.held: dict[str, int] = {}
         self.closed: list[str] = []
-        self.budget = LoginBudget[str](limit, Metrics(), self._close)
+        self.budget = LoginBudget[str](limit, PortCounters(), self._close)
 
     def add(self, name: str, count: int) -> None:
         self.held[name] = self.held.get(name, 0) + count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.request_budget import FINISHERS_MAX, RequestBudget
 
 LIMIT = 800
@@ -22,7 +22,7 @@ class FakeReader:
 
 class World:
     def __init__(self) -> None:
-        self.budget = RequestBudget(LIMIT, Metrics())
+        self.budget = RequestBudget(LIMIT, PortCounters())
         self.order: list[str] = []
 
     def reader(self, name: str, *, has_begun: bool = False) -> FakeReader:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bmq.core.config import NodeConfig
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.listener import ClientConnection, Listener
 from bmq.core.net.request import Client, PendingResponse, Response
 from tests.harness.audit import HeldAudit
@@ -199,7 +199,7 @@ class World:
 
     def __init__(self, *, is_response_room_wanted: Callable[[], bool] = lambda: False, **settings: Any) -> None:
         self.script = Script()
-        self.metrics = Metrics()
+        self.metrics = PortCounters()
         self.config = NodeConfig(**settings)
         self.audit = HeldAudit()
         self.listener = Listener(

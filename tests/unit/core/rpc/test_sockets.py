@@ -13,7 +13,7 @@ import pytest
 
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.listener import Listener
 from bmq.core.net.request import Client, Response
 from bmq.core.rpc.peer import PeerSettings
@@ -60,7 +60,7 @@ class Loopback:
         self.echo = Echo()
         self.endpoint = InternalEndpoint("b-1", "test", LoopClock(), is_serving=lambda: True)
         self.endpoint.register_kafka(self.echo)
-        self.listener = Listener(self.endpoint, NodeConfig(), Metrics(), in_order=False)
+        self.listener = Listener(self.endpoint, NodeConfig(), PortCounters(), in_order=False)
         self.peers = Peers("a-1", "test", settings=PeerSettings(ping_s=0.2, ping_timeout_s=30, connect_timeout_s=30))
 
     async def start(self) -> None:
@@ -126,12 +126,12 @@ import asyncio
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.rpc.server import InternalEndpoint
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.listener import Listener
 
 async def main():
     endpoint = InternalEndpoint("b-1", "test", LoopClock(), is_serving=lambda: True)
-    listener = Listener(endpoint, NodeConfig(), Metrics(), in_order=False)
+    listener = Listener(endpoint, NodeConfig(), PortCounters(), in_order=False)
     await listener.start("127.0.0.1", 0)
     print(listener.port, flush=True)
     await asyncio.Event().wait()

@@ -18,7 +18,7 @@ import trustme
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.listener import Listener
 from bmq.core.net.strangers import Strangers
 from bmq.core.rpc.messages.member import PingResponse
@@ -79,7 +79,7 @@ async def connected(
         return EchoResponse(ErrorCode.NONE, "", "x" * (len(EchoRequest.decode(body).padding) // 2)).encode()
 
     endpoint.register(EchoRequest, respond)
-    listener = Listener(endpoint, NodeConfig(), Metrics(), in_order=False, strangers=strangers)
+    listener = Listener(endpoint, NodeConfig(), PortCounters(), in_order=False, strangers=strangers)
     tls = callee[0]
     session = ANONYMOUS_SESSION if tls is None else Session(listener=tls.name, protocol="SSL")
     plain = None if tls is None or tls.is_required else ANONYMOUS_SESSION

@@ -12,7 +12,7 @@ import pytest
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.listener import Listener
 from bmq.core.net.request import Buffer, Client, Response
 from bmq.core.net.strangers import Strangers
@@ -222,7 +222,7 @@ class World:
         self.broken: list[tuple[str, str]] = []
         self.calls: list[InternalCall] = []
         self.is_serving = True
-        self.metrics = Metrics()
+        self.metrics = PortCounters()
         self.strangers = Strangers()
         self.endpoint = InternalEndpoint(
             own, "test", LoopClock(), is_serving=lambda: self.is_serving, secret=secret, on_known=self.strangers.known

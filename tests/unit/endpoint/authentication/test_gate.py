@@ -22,7 +22,7 @@ from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.logging.limit import BURST
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.admission import NO_BOUNDS, ConnectionBounds
 from bmq.core.net.listener import ClientConnection, Listener
 from bmq.core.net.request import Client
@@ -92,7 +92,7 @@ class World:
     """A listener with a gate, and clients that speak Kafka's protocol."""
 
     def __init__(self, reauth_ms: int = 0, bounds: ConnectionBounds = NO_BOUNDS, **config: Any) -> None:
-        self.metrics = Metrics()
+        self.metrics = PortCounters()
         self.audit = HeldAudit()
         self.slow = Slow()
         self.principals: list[str] = []

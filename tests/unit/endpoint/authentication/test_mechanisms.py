@@ -9,7 +9,7 @@ import pytest
 from bmq.core.clock import LoopClock
 from bmq.core.config import ConfigError, NodeConfig
 from bmq.core.config_sources import load
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.security.settings import SASL_MECHANISMS
 from bmq.endpoint.authentication.gate import AuthenticationGate
 from bmq.endpoint.authentication.mechanism import MechanismContext
@@ -32,7 +32,7 @@ def config_of(**settings: Any) -> NodeConfig:
 def gate_of(**settings: Any) -> AuthenticationGate:
     config = config_of(**settings)
     return make_gate(
-        endpoint(), config.listener_security()["OUT"], LoopClock(), Metrics(),
+        endpoint(), config.listener_security()["OUT"], LoopClock(), PortCounters(),
         delay_ms=config.connection_failed_authentication_delay_ms, users=cast(Any, Users()),
     )  # fmt: skip
 

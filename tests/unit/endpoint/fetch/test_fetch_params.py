@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import RequestCounters
 from bmq.endpoint.fetch.fetch_params import FetchParams
 
 
 def test_a_fetch_waits_for_no_more_bytes_than_it_may_return() -> None:
-    assert FetchParams(1_000, 100, 0.5, committed=False, metrics=Metrics()).min_bytes == 100
-    assert FetchParams(10, 100, 0.5, committed=False, metrics=Metrics()).min_bytes == 10
+    assert FetchParams(1_000, 100, 0.5, committed=False, metrics=RequestCounters()).min_bytes == 100
+    assert FetchParams(10, 100, 0.5, committed=False, metrics=RequestCounters()).min_bytes == 10
 
 
 def test_a_wait_below_zero_is_none() -> None:
-    assert FetchParams(1, 100, -0.001, committed=False, metrics=Metrics()).max_wait_s == 0.0
+    assert FetchParams(1, 100, -0.001, committed=False, metrics=RequestCounters()).max_wait_s == 0.0

@@ -59,7 +59,7 @@ async def test_the_first_answer_tells_of_all_and_later_ones_of_news() -> None:
         client = Client(world, range(3))
         assert sorted(offsets(await client.poll())) == [("t", 0), ("t", 1), ("t", 2)]
         assert client.session_id != 0
-        assert world.metrics.fetch_sessions == 1
+        assert len(world.fetch_service.sessions) == 1
         assert offsets(await client.poll()) == {}
         world.flush("t", 1)
         assert offsets(await client.poll()) == {("t", 1): [0]}
@@ -279,7 +279,7 @@ async def test_a_parked_fetch_whose_session_is_closed_is_answered_and_followed_n
         await world.fetch([want("t")], session=(first.session_id, -1), max_wait_s=0)
         assert (await parked).error == ErrorCode.NONE
         assert now() == 0
-        assert (len(world.fetch_service.poll), world.metrics.fetch_sessions) == (0, 0)
+        assert (len(world.fetch_service.poll), len(world.fetch_service.sessions)) == (0, 0)
 
 
 async def test_a_session_closed_while_its_fetch_reads_storage_is_answered_after_the_read() -> None:
@@ -302,10 +302,10 @@ async def test_a_session_whose_first_answer_never_went_out_is_ended() -> None:
     async with serving(3, has_sessions=True) as world:
         parked = asyncio.create_task(world.fetch([want("t")], session=(0, 0), max_wait_s=100))
         await quiesce()
-        assert world.metrics.fetch_sessions == 1
+        assert len(world.fetch_service.sessions) == 1
         parked.cancel()
         await asyncio.gather(parked, return_exceptions=True)
-        assert (len(world.fetch_service.poll), world.metrics.fetch_sessions) == (0, 0)
+        assert (len(world.fetch_service.poll), len(world.fetch_service.sessions)) == (0, 0)
 
 
 async def test_an_established_session_survives_a_client_that_goes() -> None:
@@ -330,7 +330,7 @@ async def test_forgotten_partitions_are_followed_no_more() -> None:
         world.flush("t", 0)
         assert offsets(await client.poll()) == {}
         assert offsets(await client.poll(forgotten=[("t", 1)])) == {}
-        assert (len(world.fetch_service.poll), world.metrics.fetch_sessions, client.session_id) == (0, 0, 0)
+        assert (len(world.fetch_service.poll), len(world.fetch_service.sessions), client.session_id) == (0, 0, 0)
 
 
 # -------------------------------------------------------------------------------------------------- cost and fairness

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.listener import Listener
 from bmq.storage.memory import Faults
 from bmq.storage.memory.appender import MemoryAppender
@@ -57,7 +57,7 @@ async def connect(w: World) -> Peer:
     """Return a client's connection, whose partition has an open segment that was flushed to."""
     w.topic()
     await w.owner()
-    peer = Peer(Listener(w.endpoint, w.config, Metrics()))
+    peer = Peer(Listener(w.endpoint, w.config, PortCounters()))
     peer.send(w.produce_frame({("orders", 0): batch()}))
     await asyncio.sleep(1)
     assert len(peer.answers()) == 1

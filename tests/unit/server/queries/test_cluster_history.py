@@ -7,7 +7,7 @@ from typing import Any
 
 from bmq.console.history import INTERVAL_MS, LAYOUT, HistoryRow, Totals, encode_rows
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters, RequestCounters
 from bmq.core.rpc.messages.member import HistoryRequest, HistoryResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.wire.api_keys import ApiKey
@@ -47,9 +47,9 @@ def broker_role() -> BrokerOf:
 
 
 async def test_what_a_process_has_counted() -> None:
-    metrics = Metrics(topics_max=1)
+    metrics, port = RequestCounters(topics_max=1), PortCounters()
     broker = broker_role()
-    assert totals(metrics, broker) == Totals()
+    assert totals(metrics, port, broker) == Totals()
     for name in ("orders", "further"):
         metrics.topic(name).messages_in += 3
         metrics.topic(name).bytes_in += 300
@@ -57,8 +57,8 @@ async def test_what_a_process_has_counted() -> None:
     metrics.api(ApiKey.PRODUCE).answered(7)
     metrics.api(ApiKey.FETCH).answered(1)
     metrics.api(ApiKey.FETCH).failed(1)
-    metrics.connections = 4
-    counted = totals(metrics, broker)
+    port.connections = 4
+    counted = totals(metrics, port, broker)
     assert (counted.counts, counted.connections) == ((6, 600, 60, 1, 1, 1), 4)
     assert sum(counted.produce_buckets) == 1
 
@@ -73,7 +73,7 @@ async def test_all_members_are_added_up_and_those_missing_are_named() -> None:
             layout=LAYOUT, rows=encode_rows([row for row in known if row.number * INTERVAL_MS > after_ms])
         )
 
-    metrics = Metrics()
+    metrics = RequestCounters()
     members = cluster_of(
         **{
             "broker-1": newer,
@@ -84,7 +84,7 @@ async def test_all_members_are_added_up_and_those_missing_are_named() -> None:
             "broker-6": HistoryResponse(layout=LAYOUT, rows=rows[:-1]),
         }
     )
-    history = ClusterHistory(members, metrics, broker_role(), lambda: now_ms)
+    history = ClusterHistory(members, metrics, PortCounters(), broker_role(), lambda: now_ms)
     for step in range(3):
         now_ms = START_MS + step * INTERVAL_MS
         metrics.topic("orders").messages_in += 5
@@ -105,7 +105,7 @@ async def test_all_members_are_added_up_and_those_missing_are_named() -> None:
 async def test_a_member_answers_with_what_is_newer() -> None:
     now_ms = START_MS
     own = joined(member("own"))
-    history = ClusterHistory(own, Metrics(), broker_role(), lambda: now_ms)
+    history = ClusterHistory(own, RequestCounters(), PortCounters(), broker_role(), lambda: now_ms)
     history.start()
     for step in (1, 2):
         now_ms = START_MS + step * INTERVAL_MS

@@ -17,7 +17,7 @@ async def test_bytes_on_storage_are_those_of_the_last_count() -> None:
 
 async def test_the_cluster_is_shown_as_clients_see_it() -> None:
     async with node_with("proxy", "coordinator", starts=False) as node:
-        node.metrics.connections = 3
+        node.client_port.connections = 3
         state = console_state(node)
         cluster = state.cluster()
         assert (cluster["node_id"], cluster["connections"], cluster["topics"]) == (node.config.node_id, 3, 0)

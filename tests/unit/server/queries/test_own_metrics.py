@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from bmq.core.features import FEATURES
+from bmq.endpoint.fetch.fetch_params import FetchParams
+from bmq.endpoint.fetch.purgatory import SessionPartition
+from bmq.endpoint.fetch.result import FetchResult
 from bmq.meta.security.client_quotas import PRODUCER_BYTE_RATE
 from tests.unit.server.queries.console_node import metrics, node_with
 
@@ -30,6 +35,9 @@ OF_EVERY_PROCESS = {
     "kafka_controller_kafkacontroller_activecontrollercount": 0,
     "assigned_partitions": 0,
     "peers_connected": 0,
+    "clients_given_up": 0,
+    "kafka_server_fetchsessioncache_numincrementalfetchsessions": 0,
+    "fetches_parked": 0,
     "ways_relayed": 0,
     "produces_kept": 0,
     "partitions_followed": 0,
@@ -73,3 +81,18 @@ async def test_numbers_of_a_role_are_those_of_processes_that_have_it() -> None:
         "controller": True
     }
     assert shown["controller"]["cluster_has_leader"]
+
+
+async def test_fetches_that_wait_their_sessions_and_clients_given_up_are_counted_once_for_the_process() -> None:
+    async with node_with("proxy", starts=False) as node:
+        service = node.proxy.fetch_service
+        params = FetchParams(1, 1_000, 0.0, committed=False, metrics=node.client_requests)
+        fetched = service.fetch(0, 0, [SessionPartition("unknown", 0, 0, 1_000)], (), params, by_id=False)
+        assert isinstance(fetched, FetchResult)
+        parked = asyncio.get_running_loop().create_future()
+        service.parked.add(parked)
+        node._give_clients_up("a test")
+        numbers = metrics(node)
+        service.parked.remove(parked)
+    assert numbers["kafka_server_fetchsessioncache_numincrementalfetchsessions"] == 1
+    assert (numbers["fetches_parked"], numbers["clients_given_up"]) == (1, 1)

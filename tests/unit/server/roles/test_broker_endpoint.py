@@ -37,7 +37,7 @@ class Process(World):
         self.pool = BlockCache(self.fs, ReadConfig())
         clock = LoopClock()
         fetches = FetchContext(self.config, self.catalog, self.pool)
-        self.fetch_service = FetchService(self.config, self.catalog, self.assigned, fetches, clock, self.metrics)
+        self.fetch_service = FetchService(self.config, self.catalog, self.assigned, fetches, clock)
         self.wiring.flush_listener = fetches
         self.endpoint = internal_endpoint(
             ListenerView(config=self.config),
