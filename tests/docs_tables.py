@@ -32,6 +32,7 @@ from tests.hadoop_matrix import results as hadoop_matrix
 from tests.integration.clients import mechanisms
 from tests.log_events import events as read_log_events
 from tests.mutants.catalogue import read_list
+from tests.simulation import abandoned_apis
 from tests.spark_matrix import results as spark_matrix
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -93,6 +94,10 @@ def apis() -> str:
         name = "".join(word.title() for word in api.key.name.split("_"))
         rows.append([str(int(api.key)), name, listed + served, "; ".join(map(_need, api.needs or ())) or "nothing"])
     return table(["key", "API", "versions", "asks for the right to"], rows)
+
+
+def abandoned_requests() -> str:
+    return table(["API", "client", "shown by, or the reason why no client gives it up"], abandoned_apis.rows())
 
 
 def _need(need: Need) -> str:
@@ -275,6 +280,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "combinations": recovery_combinations,
     },
     "design/endpoint.md": {"APIs": apis},
+    "design/simulation.md": {"requests that were given up": abandoned_requests},
     "clients.md": {"mechanisms": client_mechanisms},
     "cli.md": {"commands": commands, "options of many commands": common_options, "options": command_options},
     "design/mutations.md": {"mutations": mutations},

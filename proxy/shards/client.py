@@ -134,15 +134,28 @@ class Forwards:
         return tuple((shard.code, owner.number) for shard, owner in known if owner is not None)
 
     async def _until_drained(self, work: Awaitable[Any]) -> Any:
+        """Return the result of ``work``, which runs in the caller's task.
+
+        After a standstill the requests of clients that have gone are cancelled (``core.aio.standstill``).  In a task of
+        its own, ``work`` would begin before its caller's cancellation, and send such a request.
+        """
         drained = self._drained = self._drained or asyncio.get_running_loop().create_future()
-        task = asyncio.ensure_future(work)
+        scope = asyncio.timeout(None)
+
+        def end(_: asyncio.Future[None]) -> None:
+            scope.reschedule(asyncio.get_running_loop().time())
+
         try:
-            await asyncio.wait((task, drained), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise NoResponse(EntryRefused.UNKNOWN, "this proxy is shutting down, or is not a member of the cluster")
-            return task.result()
-        finally:
-            task.cancel()
+            async with scope:
+                drained.add_done_callback(end)
+                try:
+                    return await work
+                finally:
+                    drained.remove_done_callback(end)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+        raise NoResponse(EntryRefused.UNKNOWN, "this proxy is shutting down, or is not a member of the cluster")
 
 
 async def _encode(key: ApiKey, version: int, request: Any) -> Buffer:

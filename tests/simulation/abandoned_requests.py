@@ -55,12 +55,25 @@ def commit_request(group: str, topic: str, offset: int) -> OffsetCommitRequest:
     )  # fmt: skip
 
 
-def join_request(group: str, topic: str, instance: str, member: str = "") -> JoinGroupRequest:
+def join_request(
+    group: str, topic: str, instance: str, member: str = "", rebalance_ms: int = 20_000
+) -> JoinGroupRequest:
     Protocol = JoinGroupRequest.JoinGroupRequestProtocol
     return JoinGroupRequest(
-        group_id=group, session_timeout_ms=120_000, rebalance_timeout_ms=20_000, member_id=member,
+        group_id=group, session_timeout_ms=120_000, rebalance_timeout_ms=rebalance_ms, member_id=member,
         group_instance_id=instance, protocol_type="consumer",
         protocols=[Protocol(name="range", metadata=subscription(topic))],
+    )  # fmt: skip
+
+
+def sync_request(
+    group: str, topic: str, instance: str, member: str, generation: int, partitions: list[int]
+) -> SyncGroupRequest:
+    """Return the request of a member that is alone in its group, with its own assignment."""
+    Assignment = SyncGroupRequest.SyncGroupRequestAssignment
+    return SyncGroupRequest(
+        group_id=group, generation_id=generation, member_id=member, group_instance_id=instance,
+        assignments=[Assignment(member_id=member, assignment=assignment(topic, partitions))],
     )  # fmt: skip
 
 
@@ -137,12 +150,11 @@ async def join(client: ClusterClient, group: str, topic: str, instance: str) -> 
     """Join as a static member that is alone in its group; return its member id and the generation."""
     joined = await client.call(join_request(group, topic, instance), JoinGroupResponse, 5, timeout_s=60)
     check(joined.error_code)
-    Assignment = SyncGroupRequest.SyncGroupRequestAssignment
-    request = SyncGroupRequest(
-        group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, group_instance_id=instance,
-        assignments=[Assignment(member_id=joined.member_id, assignment=assignment(topic, [0]))],
-    )  # fmt: skip
-    check((await client.call(request, SyncGroupResponse, 3, timeout_s=60)).error_code)
+    request = sync_request(group, topic, instance, joined.member_id, joined.generation_id, [0])
+    code = ErrorCode((await client.call(request, SyncGroupResponse, 3, timeout_s=60)).error_code)
+    if code is ErrorCode.UNKNOWN_MEMBER_ID:
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the group has another coordinator: the client joins again
+    check(code)
     return joined.member_id, joined.generation_id
 
 

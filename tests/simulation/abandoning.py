@@ -1,39 +1,39 @@
 """Clients with a request that they give up: what they do before, instead and afterwards; here those of groups and logs.
 
-``abandoning_admins`` has the administrators, ``abandoning_producers`` the transactional producers.
+``abandoning_admins`` has the administrators, ``abandoning_producers`` the transactional producers, and
+``abandoning_askers`` the clients that only ask.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from kafka.protocol.admin import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DeleteRecordsResponse,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
 )
 from kafka.protocol.consumer import (
     JoinGroupResponse,
     LeaveGroupResponse,
-    ListOffsetsResponse,
     OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
+    SyncGroupResponse,
 )
-from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceResponse
+from kafka.protocol.producer import ProduceResponse
 
 from bmq.core.errors import ErrorCode
-from bmq.core.records.batch import Record, build_batch
-from bmq.proxy.handlers.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from bmq.core.model import PartitionKey
+from bmq.core.wire.api_keys import ApiKey
+from bmq.meta.group_placement import shard_of
+from bmq.meta.shard_kinds import GROUPS, ShardId, ShardKind
+from bmq.proxy.handlers.list_offsets import EARLIEST, LATEST
+from bmq.server.node import Node
 from tests.simulation.abandoned_requests import (
     GIVES_UP_S,
     Message,
@@ -48,14 +48,23 @@ from tests.simulation.abandoned_requests import (
     join_request,
     leave_request,
     offset_for,
-    offset_request,
     plain_request,
     respond,
+    sync_request,
 )
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld, Place
-from tests.simulation.kafka_clients import check, create_topic, produce_request
+from tests.simulation.group_clients import assignment
+from tests.simulation.kafka_clients import check, create_topic
 
 TOPIC, PARTITIONS = "orders", 3
+NAMES_TRIED = 200
+"""Names among which one is of a shard of the stopped process: it has a third of the shards."""
+
+TOPICS_TRIED = 4
+
+IN_PROGRESS = (
+    "a request that is in progress may end at any later time, and nothing that was acknowledged since forbids it"
+)
 
 Call = Callable[[ClusterClient], Awaitable[object]]
 
@@ -70,6 +79,34 @@ class Places:
     number: int
     gives_up_s: float = GIVES_UP_S
     """Request time-out of the clients."""
+    is_steered: bool = False
+    """The stopped process serves the groups, the transactional ids and the logs of the clients."""
+
+    def name(self, base: str, kind: ShardKind | None) -> str:
+        """Return a name for a client's group or transactional id, whose shard ``kind`` has."""
+        node = self.node
+        topic = None if kind is None else node.catalog.topics.get(kind.topic)
+        if not self.is_steered or kind is None or topic is None:
+            return base
+        for number in range(NAMES_TRIED):
+            shard = node.view.shard(ShardId(kind, shard_of(f"{base}-{number}", topic.partitions)))
+            if shard is not None and shard.incarnation == node.view.own:
+                return f"{base}-{number}"
+        return base
+
+    @property
+    def node(self) -> Node:
+        """The node of the process that is, or will be, stopped."""
+        process = self.slow.process
+        assert process is not None
+        assert process.node is not None
+        return process.node
+
+    def has_log(self, topic: str) -> bool:
+        """Return whether the process has the first partition of the topic, as it sees that itself."""
+        node = self.node
+        found = node.catalog.topics.get(topic)
+        return found is not None and node.view.owner_of(PartitionKey(found.topic_id, 0)) == node.view.own
 
     def client(self) -> ClusterClient:
         """Return a client of any process that is not stopped."""
@@ -87,9 +124,18 @@ class Places:
 class Abandoning:
     """A client with one request that it gives up.  ``prepare``, ``give_up``, ``go_on``, ``check``, in this order."""
 
+    apis: ClassVar[tuple[ApiKey, ...]]
+    """The APIs of the request that it gives up, or of the responses that it judges."""
+    found_by: ClassVar[str]
+    """The observation that shows a wrong effect or response, for docs/design/simulation.md."""
+    may_end_late: ClassVar[str] = ""
+    """The reason why the request may have an effect after its client has gone, if the process had read it before."""
+    shards: ClassVar[ShardKind | None] = GROUPS
+    """The kind of the shard that has the client's name."""
+
     def __init__(self, at: Places) -> None:
         self.at = at
-        self.name = f"{type(self).__name__}-{at.number}"
+        self.name = at.name(f"{type(self).__name__}-{at.number}", self.shards)
         self.partition = at.rng.randrange(PARTITIONS)
         self.client = ClusterClient(at.world, at.slow.host)
         self.is_late = at.rng.random() < 0.3
@@ -105,6 +151,7 @@ class Abandoning:
 
     async def abandon(self, message: Message) -> None:
         """Send a request to the stopped process, and give it up."""
+        assert message.request.API_KEY in self.apis, f"{self.name} gives up {message.request.name}"
         await abandon(self.client, message, self.at.gives_up_s)
 
     async def go_on(self) -> None:
@@ -120,6 +167,9 @@ class Abandoning:
 
 class Committing(Abandoning):
     """A consumer that assigns its partitions itself."""
+
+    apis = (ApiKey.OFFSET_COMMIT,)
+    found_by = "the last commit stands"
 
     async def give_up(self) -> None:
         await self.abandon(Message(commit_request(self.name, TOPIC, 100), OffsetCommitResponse, 7))
@@ -150,6 +200,9 @@ class _AlteringOffsets(Committing):
 class DeletingOffsets(_AlteringOffsets):
     """An administrator who deletes a committed offset."""
 
+    apis = (ApiKey.OFFSET_DELETE,)
+    found_by = "the commit of after it stands"
+
     def __init__(self, at: Places) -> None:
         super().__init__(at)
         Topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
@@ -161,6 +214,9 @@ class DeletingOffsets(_AlteringOffsets):
 class DeletingGroups(_AlteringOffsets):
     """An administrator who deletes a group."""
 
+    apis = (ApiKey.DELETE_GROUPS,)
+    found_by = "the commit of after it stands"
+
     def __init__(self, at: Places) -> None:
         super().__init__(at)
         self.message = Message(DeleteGroupsRequest(groups_names=[self.name]), DeleteGroupsResponse, 2)
@@ -168,6 +224,9 @@ class DeletingGroups(_AlteringOffsets):
 
 class Joining(Abandoning):
     """A static member."""
+
+    apis = (ApiKey.JOIN_GROUP,)
+    found_by = "the heartbeats of the member that joined again get no error"
 
     async def give_up(self) -> None:
         await self.abandon(Message(join_request(self.name, TOPIC, "i"), JoinGroupResponse, 5))
@@ -186,8 +245,44 @@ class Joining(Abandoning):
         assert code is ErrorCode.NONE, f"{self.name}: a living member gets {code!r}"
 
 
+class Syncing(Abandoning):
+    """A member, alone in its group, that joins, and thinks better of its assignment."""
+
+    apis = (ApiKey.SYNC_GROUP,)
+    found_by = "a later assignment of the same generation is the member's"
+    may_end_late = IN_PROGRESS
+
+    async def prepare(self) -> None:
+        await super().prepare()
+
+        async def join(client: ClusterClient) -> tuple[str, int]:
+            request = join_request(self.name, TOPIC, "i", rebalance_ms=600_000)
+            joined = await client.call(request, JoinGroupResponse, 5, timeout_s=60)
+            check(joined.error_code)
+            return joined.member_id, joined.generation_id
+
+        self.member, self.generation = await self.at.ask(join)
+
+    def sync(self, partition: int) -> Message:
+        request = sync_request(self.name, TOPIC, "i", self.member, self.generation, [partition])
+        return Message(request, SyncGroupResponse, 3)
+
+    async def give_up(self) -> None:
+        await self.abandon(self.sync(0))
+
+    async def check(self) -> None:
+        response = await self.respond(self.sync(1), ErrorCode.UNKNOWN_MEMBER_ID)
+        if response.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+            return  # the group has another coordinator, and its generation was not durable before its assignment
+        found = bytes(response.assignment)
+        assert found == assignment(TOPIC, [1]), f"{self.name}: a member has an assignment that it gave up"
+
+
 class Leaving(Joining):
     """A static member that is to leave, and joins again instead."""
+
+    apis = (ApiKey.LEAVE_GROUP,)
+    found_by = "the heartbeats of the member that joined again get no error"
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -197,13 +292,22 @@ class Leaving(Joining):
         await self.abandon(Message(leave_request(self.name, "i"), LeaveGroupResponse, 3))
 
 
-class _OfALog(Abandoning):
+class OfALog(Abandoning):
     """A client of a topic of its own, with three records."""
+
+    is_away: ClassVar[bool] = False
+    """The log is that of another process than the stopped one, if this one is steered."""
 
     async def prepare(self) -> None:
         await super().prepare()
         await create_topic(self.at.world, self.name, 1)
         await self.write(1_000, 3)
+        base, number = self.name, 0
+        while self.at.is_steered and self.at.has_log(self.name) is self.is_away and number < TOPICS_TRIED:
+            number += 1
+            self.name = f"{base}-t{number}"
+            await create_topic(self.at.world, self.name, 1)
+            await self.write(1_000, 3)
 
     async def write(self, timestamp: int, count: int) -> None:
         async def append(client: ClusterClient) -> None:
@@ -217,8 +321,12 @@ class _OfALog(Abandoning):
         return int(found)
 
 
-class Deleting(_OfALog):
+class Deleting(OfALog):
     """An administrator who thinks better of it."""
+
+    apis = (ApiKey.DELETE_RECORDS,)
+    found_by = "the log starts where it did"
+    may_end_late = IN_PROGRESS
 
     async def give_up(self) -> None:
         await self.abandon(Message(delete_request(self.name, 2), DeleteRecordsResponse, 2))
@@ -227,8 +335,12 @@ class Deleting(_OfALog):
         assert await self.find(EARLIEST) == 0, f"{self.name}: records were deleted after their client had gone on"
 
 
-class Producing(_OfALog):
+class Producing(OfALog):
     """A producer without a producer id."""
+
+    apis = (ApiKey.PRODUCE,)
+    found_by = "the record is there once more, not twice"
+    may_end_late = IN_PROGRESS
 
     async def give_up(self) -> None:
         await self.abandon(Message(plain_request(self.name, 1_000, 1), ProduceResponse, 9))
@@ -240,101 +352,6 @@ class Producing(_OfALog):
         assert (end := await self.find(LATEST)) == 4, f"{self.name}: four records were written, the end is {end}"
 
 
-class _Asking(Abandoning):
-    """A client that asks the process as soon as that goes on, about what others have done meanwhile."""
-
-    async def give_up(self) -> None:
-        await asyncio.sleep(self.at.gives_up_s)
-
-    async def go_on(self) -> None:
-        self.right = await self.change()
-        self.asked = [asyncio.create_task(self._ask()) for _ in range(3)]
-
-    async def change(self) -> object:
-        """Change something through another process, and return the right response from then on."""
-        raise NotImplementedError
-
-    async def ask(self, client: ClusterClient) -> object:
-        """Ask through the process that was stopped."""
-        raise NotImplementedError
-
-    async def _ask(self) -> object:
-        client = ClusterClient(self.at.world, self.at.slow.host)
-        found = await insist(self.at.world, client, self.ask)
-        client.close()
-        return found
-
-    async def check(self) -> None:
-        found = [await each for each in self.asked]
-        assert found == [self.right] * 3, f"{self.name}: {found}, not {self.right}"
-
-
-class AskingForOffsets(_Asking):
-    """A consumer that begins where another one has committed."""
-
-    async def prepare(self) -> None:
-        await super().prepare()
-        await self.at.ask(partial(commit, group=self.name, topic=TOPIC, offset=50))
-
-    async def change(self) -> int:
-        await self.at.ask(partial(commit, group=self.name, topic=TOPIC, offset=200))
-        return 200
-
-    async def ask(self, client: ClusterClient) -> int:
-        return await committed(client, self.name, TOPIC)
-
-
-class Searching(_Asking, _OfALog):
-    """A consumer that looks for its position."""
-
-    async def change(self) -> int:
-        await self.write(2_000, 2)
-        self.timestamp = self.at.rng.choice((EARLIEST, LATEST, MAX_TIMESTAMP, 2_000))
-        if self.timestamp == EARLIEST:
-            await self.respond(Message(delete_request(self.name, 2), DeleteRecordsResponse, 2))
-        return {EARLIEST: 2, LATEST: 5}.get(self.timestamp, 3)
-
-    async def ask(self, client: ClusterClient) -> int:
-        return await offset_for(client, self.name, 0, self.timestamp)
-
-
-class AskingForEpochs(_Asking, _OfALog):
-    """A consumer that asks for the end of the epoch in which it has read the last record."""
-
-    async def change(self) -> object:
-        await self.write(2_000, 2)
-        latest = Message(offset_request(self.name, 0, LATEST), ListOffsetsResponse, 7)
-        self.epoch = (await self.respond(latest)).topics[0].partitions[0].leader_epoch
-        return self.epoch, 5
-
-    async def ask(self, client: ClusterClient) -> object:
-        Topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-        part = Topic.OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=self.epoch)
-        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[Topic(topic=self.name, partitions=[part])])
-        response = await respond(client, Message(request, OffsetForLeaderEpochResponse, 4))
-        found = response.topics[0].partitions[0]
-        return found.leader_epoch, found.end_offset
-
-
-class AskingForProducers(_Asking, _OfALog):
-    """An administrator who asks for the last sequence of a producer."""
-
-    async def change(self) -> object:
-        init = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000)
-        producer = (await self.respond(Message(init, InitProducerIdResponse, 2))).producer_id
-        batch = build_batch([Record(value=b"v")] * 2, producer_id=producer, producer_epoch=0, base_sequence=0)
-        await self.respond(Message(produce_request(self.name, 0, bytes(batch), -1), ProduceResponse, 9))
-        return [(producer, 1)]
-
-    async def ask(self, client: ClusterClient) -> object:
-        topic = DescribeProducersRequest.TopicRequest(name=self.name, partition_indexes=[0])
-        response = await respond(
-            client, Message(DescribeProducersRequest(topics=[topic]), DescribeProducersResponse, 0)
-        )
-        return [(each.producer_id, each.last_sequence) for each in response.topics[0].partitions[0].active_producers]
-
-
 KINDS = (
-    Committing, DeletingOffsets, DeletingGroups, Joining, Leaving, Deleting, Producing,
-    AskingForOffsets, Searching, AskingForEpochs, AskingForProducers,
+    Committing, DeletingOffsets, DeletingGroups, Joining, Syncing, Leaving, Deleting, Producing,
 )  # fmt: skip

@@ -9,6 +9,8 @@ from typing import Any
 from kafka.protocol.admin import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
+    AlterConfigsRequest,
+    AlterConfigsResponse,
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     CreateAclsRequest,
@@ -31,10 +33,14 @@ from kafka.protocol.admin import (
     DescribeUserScramCredentialsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
-from kafka.protocol.metadata import MetadataResponse
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
 
 from bmq.core.errors import ErrorCode
+from bmq.core.features import TRANSACTION_VERSION, UpgradeType
+from bmq.core.wire.api_keys import ApiKey
 from tests.simulation.abandoned_requests import Message, respond
 from tests.simulation.abandoning import Abandoning
 from tests.simulation.cluster_world import ClusterClient
@@ -57,6 +63,7 @@ class Change:
 class Administrating(Abandoning):
     """An administrator: gives up the first of ``changes``, and makes all of them through other processes."""
 
+    shards = None
     changes: tuple[Change, ...]
     right: object
     """What ``describe`` returns after the last change."""
@@ -111,6 +118,9 @@ class _Configuring(Administrating):
 class ConfiguringTopics(_Configuring):
     """An administrator of a topic of its own."""
 
+    apis = (ApiKey.INCREMENTAL_ALTER_CONFIGS,)
+    found_by = "the value that was set last stands"
+
     kind, config = _TOPIC, "retention.ms"
 
     async def prepare(self) -> None:
@@ -121,7 +131,47 @@ class ConfiguringTopics(_Configuring):
 class ConfiguringBrokers(_Configuring):
     """An administrator of the default of all brokers."""
 
+    apis = (ApiKey.INCREMENTAL_ALTER_CONFIGS,)
+    found_by = "the value that was set last stands"
+
     kind, config = _BROKER, "message.max.bytes"
+
+
+class ReplacingConfigs(ConfiguringTopics):
+    """An administrator of a topic of its own, with a tool that sends all configs each time."""
+
+    apis = (ApiKey.ALTER_CONFIGS,)
+
+    def _set(self, value: str) -> Message:
+        Resource = AlterConfigsRequest.AlterConfigsResource
+        config = Resource.AlterableConfig(name=self.config, value=value)
+        resource = Resource(resource_type=self.kind, resource_name=self.resource, configs=[config])
+        return Message(AlterConfigsRequest(resources=[resource], validate_only=False), AlterConfigsResponse, 1)
+
+
+class Downgrading(Administrating):
+    """An administrator who lowers ``transaction.version`` to 1, and raises it to 2 again."""
+
+    apis = (ApiKey.UPDATE_FEATURES,)
+    found_by = "the level is 2"
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        levels = (1, UpgradeType.SAFE_DOWNGRADE), (2, UpgradeType.UPGRADE)
+        self.changes, self.right = tuple(Change(self._set(*each)) for each in levels), 2
+
+    def _set(self, level: int, kind: UpgradeType) -> Message:
+        update = UpdateFeaturesRequest.FeatureUpdateKey(
+            feature=TRANSACTION_VERSION, max_version_level=level, upgrade_type=kind.value
+        )
+        request = UpdateFeaturesRequest(timeout_ms=20_000, feature_updates=[update], validate_only=False)
+        return Message(request, UpdateFeaturesResponse, 1)
+
+    async def describe(self, client: ClusterClient) -> object:
+        request = ApiVersionsRequest(client_software_name="bmq", client_software_version="1")
+        response = await respond(client, Message(request, ApiVersionsResponse, 3))
+        found = {each.name: each.max_version_level for each in response.finalized_features}
+        return found.get(TRANSACTION_VERSION)
 
 
 class _OfTopics(Administrating):
@@ -147,6 +197,9 @@ class _OfTopics(Administrating):
 class CreatingTopics(_OfTopics):
     """An administrator who creates a topic, and deletes it again."""
 
+    apis = (ApiKey.CREATE_TOPICS,)
+    found_by = "the topic is not there"
+
     async def prepare(self) -> None:
         await super().prepare()
         self.changes, self.right = (self.create(), self.delete()), 0
@@ -154,6 +207,9 @@ class CreatingTopics(_OfTopics):
 
 class DeletingTopics(_OfTopics):
     """An administrator who deletes a topic, and creates it again."""
+
+    apis = (ApiKey.DELETE_TOPICS,)
+    found_by = "the topic is there"
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -163,6 +219,9 @@ class DeletingTopics(_OfTopics):
 
 class Partitioning(_OfTopics):
     """An administrator who adds a partition to a topic, and creates the topic again with one."""
+
+    apis = (ApiKey.CREATE_PARTITIONS,)
+    found_by = "the topic has one partition"
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -175,6 +234,9 @@ class Partitioning(_OfTopics):
 
 class SettingQuotas(Administrating):
     """An administrator of the quota of a client."""
+
+    apis = (ApiKey.ALTER_CLIENT_QUOTAS,)
+    found_by = "the value that was set last stands"
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -197,6 +259,10 @@ class SettingQuotas(Administrating):
 
 class SettingPasswords(Administrating):
     """An administrator who gives a user a password, and takes it away again."""
+
+    apis = (ApiKey.ALTER_USER_SCRAM_CREDENTIALS,)
+    found_by = "the user has no password"
+    may_end_late = "a proxy writes passwords to the store itself: docs/design/simulation.md"
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -250,6 +316,9 @@ class _OfRights(Administrating):
 class Granting(_OfRights):
     """An administrator who grants a right, and revokes it."""
 
+    apis = (ApiKey.CREATE_ACLS,)
+    found_by = "the right is not there"
+
     async def prepare(self) -> None:
         await super().prepare()
         self.changes, self.right = (self.create(), self.delete()), 0
@@ -258,6 +327,9 @@ class Granting(_OfRights):
 class Revoking(_OfRights):
     """An administrator who revokes a right, and grants it again."""
 
+    apis = (ApiKey.DELETE_ACLS,)
+    found_by = "the right is there"
+
     async def prepare(self) -> None:
         await super().prepare()
         self.changes, self.right = (self.delete(), self.create()), 1
@@ -265,6 +337,6 @@ class Revoking(_OfRights):
 
 
 KINDS = (
-    ConfiguringTopics, ConfiguringBrokers, CreatingTopics, DeletingTopics, Partitioning, SettingQuotas,
-    SettingPasswords, Granting, Revoking,
+    ConfiguringTopics, ConfiguringBrokers, ReplacingConfigs, Downgrading, CreatingTopics, DeletingTopics, Partitioning,
+    SettingQuotas, SettingPasswords, Granting, Revoking,
 )  # fmt: skip

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
-from kafka.protocol.admin import DescribeTransactionsRequest, DescribeTransactionsResponse
+from kafka.protocol.admin import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -14,21 +20,29 @@ from kafka.protocol.producer import (
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    ProduceResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
+from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
+from bmq.core.wire.api_keys import ApiKey
+from bmq.meta.shard_kinds import TRANSACTIONS, ShardKind
 from tests.simulation.abandoned_requests import Message, committed
-from tests.simulation.abandoning import TOPIC, Abandoning
+from tests.simulation.abandoning import IN_PROGRESS, TOPIC, Abandoning, OfALog
+from tests.simulation.kafka_clients import produce_request
 
 TIMEOUT_MS = 600_000
 """Longer than a history: no transaction is aborted by its time-out."""
 ENDED = {"PrepareCommit", "CompleteCommit"}
 
 
-class _Transacting(Abandoning):
+class Transacting(Abandoning):
     """A producer whose transactional id and group have its name.  Its requests are of transactions of version 1."""
 
+    shards: ClassVar[ShardKind | None] = TRANSACTIONS
     producer_id = epoch = -1
 
     async def prepare(self) -> None:
@@ -46,8 +60,10 @@ class _Transacting(Abandoning):
         )
         return Message(request, InitProducerIdResponse, 4)
 
-    def add(self) -> Message:
-        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=TOPIC, partitions=[self.partition])
+    def add(self, name: str = TOPIC, partition: int | None = None) -> Message:
+        """Return the request that adds a partition: by default that of ``TOPIC``."""
+        added = self.partition if partition is None else partition
+        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=[added])
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.name, v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.epoch, v3_and_below_topics=[topic],
@@ -80,8 +96,11 @@ class _Transacting(Abandoning):
         return str((await self.respond(message)).transaction_states[0].transaction_state)
 
 
-class Beginning(_Transacting):
+class Beginning(Transacting):
     """A new instance of an application."""
+
+    apis = (ApiKey.INIT_PRODUCER_ID,)
+    found_by = "the instance that began again is not fenced"
 
     async def give_up(self) -> None:
         await self.abandon(self.init())
@@ -95,8 +114,11 @@ class Beginning(_Transacting):
         await self.respond(self.end())
 
 
-class AddingPartitions(_Transacting):
+class AddingPartitions(Transacting):
     """A producer that adds a partition, and commits the transaction."""
+
+    apis = (ApiKey.ADD_PARTITIONS_TO_TXN,)
+    found_by = "no transaction is open"
 
     async def give_up(self) -> None:
         await self.abandon(self.add())
@@ -112,12 +134,17 @@ class AddingPartitions(_Transacting):
 class AddingOffsets(AddingPartitions):
     """A producer that adds the offsets of a group, and commits the transaction."""
 
-    def add(self) -> Message:
+    apis = (ApiKey.ADD_OFFSETS_TO_TXN,)
+
+    def add(self, name: str = "", partition: int | None = None) -> Message:
         return self.add_offsets()
 
 
-class Ending(_Transacting):
+class Ending(Transacting):
     """A producer that commits a transaction, and begins another."""
+
+    apis = (ApiKey.END_TXN,)
+    found_by = "the transaction of after it is open"
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -135,8 +162,11 @@ class Ending(_Transacting):
         await self.respond(self.end())
 
 
-class CommittingInTransactions(_Transacting):
+class CommittingInTransactions(Transacting):
     """A producer that commits an offset in a transaction, and a later one in the next."""
+
+    apis = (ApiKey.TXN_OFFSET_COMMIT,)
+    found_by = "the later offset stands"
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -157,4 +187,43 @@ class CommittingInTransactions(_Transacting):
         assert found == 200, f"{self.name}: committed 200, then {found}"
 
 
-KINDS = (Beginning, AddingPartitions, AddingOffsets, Ending, CommittingInTransactions)
+class Marking(Transacting, OfALog):
+    """An administrator who takes a transaction for a hanging one, and thinks better of it."""
+
+    apis = (ApiKey.WRITE_TXN_MARKERS,)
+    found_by = "the transaction is open in its partition"
+    may_end_late = IN_PROGRESS
+    shards = None
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        await self.respond(self.add(self.name, 0))
+        await self.respond(self.append())
+
+    def append(self) -> Message:
+        batch = build_batch(
+            [Record(value=b"v")], producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=0,
+            attributes=TRANSACTIONAL,
+        )  # fmt: skip
+        request = produce_request(self.name, 0, bytes(batch), -1)
+        request.transactional_id = self.name
+        return Message(request, ProduceResponse, 9)
+
+    async def give_up(self) -> None:
+        Marker = WriteTxnMarkersRequest.WritableTxnMarker
+        topic = Marker.WritableTxnMarkerTopic(name=self.name, partition_indexes=[0])
+        marker = Marker(
+            producer_id=self.producer_id, producer_epoch=self.epoch, transaction_result=False, topics=[topic],
+            coordinator_epoch=0,
+        )  # fmt: skip
+        await self.abandon(Message(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, 1))
+
+    async def check(self) -> None:
+        topic = DescribeProducersRequest.TopicRequest(name=self.name, partition_indexes=[0])
+        message = Message(DescribeProducersRequest(topics=[topic]), DescribeProducersResponse, 0)
+        (producer,) = (await self.respond(message)).topics[0].partitions[0].active_producers
+        assert producer.current_txn_start_offset >= 0, f"{self.name}: its open transaction was ended"
+        await self.respond(self.end())
+
+
+KINDS = (Beginning, AddingPartitions, AddingOffsets, Ending, CommittingInTransactions, Marking)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from kafka.protocol.consumer import JoinGroupResponse, OffsetCommitResponse
+from kafka.protocol.consumer import JoinGroupResponse, LeaveGroupResponse, OffsetCommitResponse
 
 from bmq.coordinator.shard.freshness import FRESH_S
 from bmq.core.errors import ErrorCode
@@ -24,11 +24,13 @@ from tests.simulation.abandoned_requests import (
     insist,
     join,
     join_request,
+    leave_request,
+    respond,
     settle,
 )
 from tests.simulation.cluster_checks import BugsTold, check_quiet
 from tests.simulation.cluster_world import CLIENT, ClusterClient, ClusterWorld, Place, Process
-from tests.simulation.kafka_clients import create_topic
+from tests.simulation.kafka_clients import check, create_topic
 from tests.simulation.kafka_world import CONFIG
 from tests.simulation.test_cut_from_store import ROLES, SEGMENT_BYTES
 
@@ -117,6 +119,26 @@ async def test_a_commit_that_lay_in_a_stopped_process_takes_no_later_one_back(th
 
 
 @pytest.mark.seed(1)
+@pytest.mark.parametrize("gives_up_s", [GIVES_UP_S, 1.0])
+async def test_a_commit_that_had_begun_in_a_stopped_process_takes_no_later_one_back(gives_up_s: float) -> None:
+    """The process has read the commit, and is stopped before it calls the coordinator.
+
+    So the call is the first thing that the process does when it goes on.  It comes before any request and any beat,
+    which would look for the standstill.
+    """
+    async with three_nodes(1) as world:
+        stopped, slow, other = await two_clients(world)
+        world.network.stop_when_read(stopped.incarnation, stopped.stop)
+        await abandon(slow, Message(commit_request(GROUP, TOPIC, 100), OffsetCommitResponse, 7), gives_up_s)
+        assert stopped.is_stopped
+        await insist(world, other, partial(commit, group=GROUP, topic=TOPIC, offset=200))
+        stopped.resume()
+        await settle()
+        assert await insist(world, other, partial(committed, group=GROUP, topic=TOPIC)) == 200
+        other.close()
+
+
+@pytest.mark.seed(1)
 async def test_a_coordinator_that_stood_still_says_no_old_offset() -> None:
     """A client connects to it while it stands still, when another coordinator has acknowledged a later commit.
 
@@ -146,6 +168,42 @@ async def test_a_coordinator_that_stood_still_says_no_old_offset() -> None:
 
 
 @pytest.mark.seed(1)
+async def test_a_coordinator_that_stood_still_keeps_no_member_that_has_left() -> None:
+    """A removed member sends a heartbeat while its coordinator stands still, when another coordinator has the group.
+
+    The old one's last proof is younger than ``FRESH_S``, and it reaches the store and the other members late.
+    """
+    async with three_nodes(1) as world:
+        anywhere = world.client()
+        member, generation = await insist(world, anywhere, partial(join, group=GROUP, topic=TOPIC, instance="i1"))
+        anywhere.close()
+        old = coordinator(world)
+        stopped, began = process_of(old), world.loop.time()
+        other = ClusterClient(world, next(each.host for each in world.places if each is not old))
+        stopped.stop()
+
+        async def beat(client: ClusterClient) -> ErrorCode:
+            code = await heartbeat(client, GROUP, "i1", member, generation)
+            if code.is_retriable:
+                check(code)
+            return code
+
+        leaving = Message(leave_request(GROUP, "i1"), LeaveGroupResponse, 3)
+        await insist(world, other, partial(respond, message=leaving, done=[ErrorCode.UNKNOWN_MEMBER_ID]))
+        await asyncio.sleep(max(0.0, began + FRESH_S / 2 - world.loop.time()))
+        cut_off(world, old, is_cut=True)
+        late = ClusterClient(world, old.host)
+        asked = asyncio.create_task(insist(world, late, beat))
+        await asyncio.sleep(0.1)
+        stopped.resume()
+        await asyncio.sleep(2)
+        cut_off(world, old, is_cut=False)
+        assert await asked is ErrorCode.UNKNOWN_MEMBER_ID
+        late.close()
+        other.close()
+
+
+@pytest.mark.seed(1)
 async def test_a_join_that_lay_in_a_stopped_process_does_not_fence_the_member_that_joined_again() -> None:
     async with three_nodes(1) as world:
         stopped, slow, other = await two_clients(world)
@@ -156,4 +214,20 @@ async def test_a_join_that_lay_in_a_stopped_process_does_not_fence_the_member_th
         for _ in range(10):
             await asyncio.sleep(1)
             assert await heartbeat(other, GROUP, "i1", member, generation) is ErrorCode.NONE
+        other.close()
+
+
+@pytest.mark.seed(1)
+@pytest.mark.parametrize("gives_up_s", [GIVES_UP_S, 1.0])
+async def test_a_join_that_had_begun_in_a_stopped_process_fences_nobody(gives_up_s: float) -> None:
+    """The process has read the join, and is stopped before it calls the coordinator."""
+    async with three_nodes(1) as world:
+        stopped, slow, other = await two_clients(world)
+        world.network.stop_when_read(stopped.incarnation, stopped.stop)
+        await abandon(slow, Message(join_request(GROUP, TOPIC, "i1"), JoinGroupResponse, 5), gives_up_s)
+        assert stopped.is_stopped
+        member, generation = await insist(world, other, partial(join, group=GROUP, topic=TOPIC, instance="i1"))
+        stopped.resume()
+        await settle()
+        assert await heartbeat(other, GROUP, "i1", member, generation) is ErrorCode.NONE
         other.close()

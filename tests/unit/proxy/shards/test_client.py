@@ -163,6 +163,17 @@ async def test_a_request_that_parks_waits_without_a_time_out() -> None:
     assert (await asking).error_code == 0
 
 
+async def test_a_request_that_parks_is_sent_in_the_step_that_asks() -> None:
+    """So a caller that is cancelled before this step sends nothing, and none later: its client may have gone."""
+    peers = FakePeers(lambda: asyncio.get_running_loop().create_future())
+    asking = asyncio.ensure_future(forwards(peers).ask(api(may_park=True), REQUEST, CLIENT, THERE, shards(1)))
+    await asyncio.sleep(0)
+    assert len(peers.sent) == 1
+    asking.cancel()
+    await asyncio.wait((asking,))
+    assert asking.cancelled()
+
+
 async def test_a_drain_ends_the_requests_that_park_and_refuses_further_ones() -> None:
     peers = FakePeers(lambda: asyncio.get_running_loop().create_future())
     of = forwards(peers)
