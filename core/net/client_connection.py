@@ -320,10 +320,15 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         return self._requests.is_blocked and self._progress.has_read(self.transport.get_write_buffer_size())
 
     def is_stuck(self, now: float) -> bool:
-        """Return whether it has kept bytes for STUCK_S seconds, and only its client can change that."""
-        if self._requests.is_running or self._share.is_gated or not self._share.held:
+        """Return whether it has kept bytes for STUCK_S seconds, and only its client can change that.
+
+        A client must read its responses also while it waits for the budget: requests behind them keep the gate shut.
+        """
+        if self._requests.is_running or not self._share.held:
             return False
-        return self._progress.is_stuck(now, has_read=self._has_read())
+        if self._requests.is_blocked:
+            return self.slow_read_rate(now) is not None
+        return not self._share.is_gated and self._progress.is_stuck(now)
 
     def slow_frame_rate(self, now: float) -> float | None:
         """Return the bytes a second at which its frame arrives, if the rate is too low: see ``ClientProgress``.

@@ -6,7 +6,7 @@ Pure: the time is an argument, in seconds of the loop's clock, and so are the by
 verdict         of a client that                     its time begins again
 =============== ==================================== =================================================================
 idle            does nothing                         with bytes that arrive, with requests that run, and as it reads
-stuck           keeps bytes in the budget            with a frame that begins, with a pause of writing, and as it reads
+stuck           keeps bytes in the budget            with a frame that begins, and with a pause of writing
 slow to send    sends a frame below ``LEAST_RATE``   whenever the rate is high enough
 slow to read    reads below ``LEAST_RATE``           whenever the rate is high enough
 =============== ==================================== =================================================================
@@ -67,10 +67,8 @@ class ClientProgress:
             self.seen = now
         return now - self.seen >= limit_s
 
-    def is_stuck(self, now: float, *, has_read: bool) -> bool:
-        """Return whether the client has kept its bytes for STUCK_S seconds.  ``has_read``: see the method."""
-        if has_read:
-            self._since = now
+    def is_stuck(self, now: float) -> bool:
+        """Return whether the client has kept its bytes for STUCK_S seconds."""
         return now - self._since >= STUCK_S
 
     def slow_frame_rate(self, now: float, arrived: int) -> float | None:

@@ -27,17 +27,11 @@ def test_a_client_is_idle_once_nothing_has_happened_for_the_limit() -> None:
 @pytest.mark.parametrize("event", ["opened", "frame_began", "let_through", "blocked"])
 def test_each_event_gives_a_client_that_keeps_bytes_its_time_again(event: str) -> None:
     progress = opened()
-    assert progress.is_stuck(100.0 + STUCK_S, has_read=False)
+    assert progress.is_stuck(100.0 + STUCK_S)
     arguments = (5,) if event in ("let_through", "blocked") else ()
     getattr(progress, event)(110.0, *arguments)
-    assert not progress.is_stuck(109.0 + STUCK_S, has_read=False)
-    assert progress.is_stuck(110.0 + STUCK_S, has_read=False)
-
-
-def test_a_client_that_reads_is_not_stuck() -> None:
-    progress = opened()
-    assert not progress.is_stuck(100.0 + STUCK_S, has_read=True)
-    assert not progress.is_stuck(99.0 + 2 * STUCK_S, has_read=False)
+    assert not progress.is_stuck(109.0 + STUCK_S)
+    assert progress.is_stuck(110.0 + STUCK_S)
 
 
 def test_a_client_has_read_if_the_unsent_bytes_have_changed() -> None:
