@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bmq.core.net.client_connection import UNANSWERED_MAX, ClientConnection, ConnectionOwner, Exchange
-from bmq.core.net.request import Dispatch, Outcome
+from bmq.core.net.client_connection import ClientConnection
+from bmq.core.net.exchanges import AT_ONCE, NEXT_TURN, UNANSWERED_MAX, Due, Exchange, Exchanges
+from bmq.core.net.request import Response
 from bmq.core.net.strangers import HELLO_BOUND, HELLO_BYTES_MAX
 
 SHARE_BYTES = 1 << 20
@@ -24,22 +25,67 @@ SILENCE_S = 60.0
 every second, so it is gone, and its end was not notified."""
 
 
-class UnorderedConnection(ClientConnection):
-    """An internal connection.  ``_started`` holds only requests with a response, from its arrival until it is sent."""
+class UnorderedExchanges(Exchanges):
+    """Requests of another process.  ``started`` holds the responses to be sent, in the order in which they came."""
 
-    __slots__ = ("_running",)
+    __slots__ = ("running",)
 
-    def __init__(
-        self,
-        listener: ConnectionOwner,
-        dispatch: Dispatch | None = None,
-        on_open: Callable[[ClientConnection], None] | None = None,
-    ) -> None:
-        super().__init__(listener, dispatch, on_open)
-        self._running: dict[Exchange, None] = {}
+    def __init__(self, is_pipelined: Callable[[memoryview], bool]) -> None:
+        super().__init__(is_pipelined)
+        self.running: dict[Exchange, None] = {}
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]} running={len(self._running)}>"
+        return f"{super().__repr__()[:-1]} running={len(self.running)}>"
+
+    def may_begin(self, frame: memoryview) -> bool:
+        return not self.is_blocked
+
+    def may_read(self) -> bool:
+        return not self.is_blocked and not self.is_draining and len(self.waiting) < UNANSWERED_MAX
+
+    @property
+    def is_quiet(self) -> bool:
+        return not self.running and super().is_quiet
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.running)
+
+    def begun(self, exchange: Exchange) -> None:
+        if exchange.response is not None:
+            self.started.append(exchange)
+            return
+        self.bytes_held += exchange.bytes_held
+        self.running[exchange] = None
+
+    def responded(self, exchange: Exchange, response: Response) -> Due:
+        del self.running[exchange]
+        self.started.append(exchange)
+        due = super().responded(exchange, response)
+        return NEXT_TURN if due is AT_ONCE and self.running else due
+
+    def failed(self, exchange: Exchange) -> None:
+        """Take the failure of a request: nothing is sent behind it."""
+        del self.running[exchange]
+        self.started.append(exchange)
+        super().failed(exchange)
+
+    def close(self) -> list[Exchange]:
+        self.started.extend(self.running)  # dropped with the others
+        self.running.clear()
+        return super().close()
+
+    def _outlives(self, exchange: Exchange) -> bool:
+        """Return False: all calls of a process have responses."""
+        return False
+
+
+class UnorderedConnection(ClientConnection):
+    """An internal connection."""
+
+    __slots__ = ()
+
+    _order = UnorderedExchanges
 
     def be_stranger(self) -> None:
         """Read small requests only until ``be_known``."""
@@ -59,67 +105,21 @@ class UnorderedConnection(ClientConnection):
         """Close the connection at once: the other process has closed it."""
         self.close()
 
-    # -------------------------------------------------------------------------------------------------- requests
-
-    def _may_begin(self, frame: memoryview) -> bool:
-        return not self._is_blocked
-
-    def _begin(self, frame: memoryview) -> None:
-        super()._begin(frame)
-        if self._started and self._started[-1].response is None:
-            self._running[self._started.pop()] = None
-
-    def on_response(self, exchange: Exchange, outcome: Outcome, *, in_turn: bool) -> None:
-        if exchange in self._running:
-            del self._running[exchange]
-            self._started.append(exchange)
-        super().on_response(exchange, outcome, in_turn=in_turn)
-
-    @property
-    def _shares_writes(self) -> bool:
-        return bool(self._running) or super()._shares_writes
-
     # --------------------------------------------------------------------------------------------------- reading
 
     def _read_or_pause(self) -> None:
-        budget = self._listener.budget
-        holds_little = self._bytes_held + self._frames.partial_bytes <= SHARE_BYTES
-        if self._is_gated:
+        share = self._share
+        holds_little = self._requests.bytes_held + self._frames.partial_bytes <= SHARE_BYTES
+        if share.is_gated:
             if not holds_little:
                 return  # until ``read_on``
-            self._is_gated = False
-            budget.forget(self)
-        reads = not self._is_blocked and not self._is_draining and len(self._waiting) < UNANSWERED_MAX
-        if reads and budget.is_tight and not holds_little and not budget.may_read(self):
-            self._is_gated = True
-            reads = False
+            share.forget(self)
+        reads = self._requests.may_read()
+        if reads and share.budget.is_tight and not holds_little:
+            reads = share.may_read(self)
         if reads != self._is_reading:
             self._switch_reading(reads)
 
-    # ------------------------------------------------------------------------------------------------------ closing
-
-    @property
-    def is_quiet(self) -> bool:
-        return not self._running and super().is_quiet
-
-    def is_idle(self, now: float, limit_s: float) -> bool:
-        """Return whether nothing has arrived for ``limit_s`` seconds.
-
-        A connection that is not read from, or whose responses are being read, is not silent.
-        """
-        if self._is_gated or self._has_sent_more():
-            self._seen = now
-        return now - self._seen >= limit_s
-
-    @property
-    def _is_running(self) -> bool:
-        return bool(self._running)
-
-    def _leave(self) -> None:
-        self._started.extend(self._running)  # given back with the others
-        self._running.clear()
-        super()._leave()
-
-    def _outlives(self, exchange: Exchange) -> bool:
-        """Return False: all calls of a process have responses."""
-        return False
+    def _is_active(self) -> bool:
+        """Return whether it is not read from, or responses are being read.  A connection without either is silent."""
+        return self._share.is_gated or self._has_read()

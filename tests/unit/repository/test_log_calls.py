@@ -28,7 +28,8 @@ PROCESS_WIDE = {
 PASSING_ON = {"broker/broker.py", "broker/cleanup/upkeep_queue.py", "console/http_connection.py"}
 """Files with a method that writes the text that it is given; the texts are checked where they are given."""
 HOT = {
-    "core/net/frames.py", "core/net/client_connection.py", "core/net/request_budget.py", "endpoint/dispatch.py",
+    "core/net/frames.py", "core/net/client_connection.py", "core/net/exchanges.py", "core/net/request_runner.py",
+    "core/net/response_writer.py", "core/net/request_budget.py", "endpoint/dispatch.py",
     "endpoint/produce/handler.py", "endpoint/fetch/handler.py", "endpoint/fetch/operation.py",
     "endpoint/produce/queue.py", "endpoint/produce/partition_produce.py", "endpoint/produce/retry_order.py",
     "endpoint/fetch/purgatory.py", "broker/partition/owner.py",

@@ -21,7 +21,7 @@ from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.metrics.counters import PortCounters, ProcessCounters, RequestCounters, UnreadCounters
 from bmq.core.model import PartitionKey
-from bmq.core.net import client_connection, listener
+from bmq.core.net import client_progress, listener
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m
 from bmq.core.wire.api_keys import ApiKey
@@ -307,7 +307,7 @@ async def test_clients_of_any_listener_that_do_not_read_are_closed_once_others_w
     name: str, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their responses fill the memory for responses; a client that reads has its own soon after."""
-    for module in (listener, client_connection):
+    for module in (listener, client_progress):
         monkeypatch.setattr(module, "STUCK_S", 0.2)
     config = replace(
         CONFIG, socket_request_max_bytes=1 << 20, queued_max_request_bytes=1 << 20, audit_log="",

@@ -10,8 +10,9 @@ import random
 import pytest
 
 from bmq.core.logging.limit import BURST
-from bmq.core.net.client_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
+from bmq.core.net.exchanges import UNANSWERED_BYTES_MAX, UNANSWERED_MAX
 from bmq.core.net.request import NO_RESPONSE, CloseConnection
+from bmq.core.net.request_runner import BEGUN_A_TURN
 from tests.harness.seeds import seeds
 from tests.unit.core.net.world import PRODUCE, World, frame, turn
 

@@ -10,6 +10,7 @@ import pytest
 
 from bmq.core.aio.standstill import GIVEN_UP_S, Standstill
 from bmq.core.clock import LoopClock
+from bmq.core.net.request_budget import LEAST_RATE, STUCK_S
 from tests.harness.waiting import until
 from tests.unit.core.net.world import PRODUCE, World, frame, turn
 
@@ -113,3 +114,38 @@ async def test_connections_that_wait_to_be_accepted_are_closed_too() -> None:
     writer.close()
     await until(lambda: not world.listener.connections)
     await world.listener.drain(5)
+
+
+@pytest.mark.parametrize(("rate", "is_closed"), [(0, True), (LEAST_RATE // 2, True), (LEAST_RATE * 2, False)])
+async def test_a_client_whose_unread_response_keeps_the_gate_shut_is_closed(rate: int, is_closed: bool) -> None:
+    """Requests wait behind the response, and their bytes keep all other clients from being read."""
+    world = World(queued_max_request_bytes=1 << 20, socket_request_max_bytes=1 << 20)
+    world.script.later(1)
+    slow, other = world.peer(room=1_000), world.peer()
+    slow.send(frame(1) + b"".join(frame(number, size=500_000) for number in range(2, 5)))
+    world.script.respond(1, size=64 << 20)
+    other.send(frame(5))
+    assert world.listener.budget.is_shut
+    for _ in range(3 * int(STUCK_S)):
+        await asyncio.sleep(1)
+        slow.read(rate)
+    assert slow.is_gone is is_closed
+    other.send(frame(6))
+    assert world.listener.budget.is_shut is not is_closed
+    assert (6 in other.answers()) is is_closed
+
+
+async def test_a_client_that_reads_fast_enough_keeps_its_connection_while_others_shut_the_gate() -> None:
+    world = World(queued_max_request_bytes=1 << 20, socket_request_max_bytes=2 << 20)
+    world.script.later(1, 3)
+    reading, other = world.peer(room=1_000), world.peer()
+    reading.send(frame(1) + frame(2))
+    world.script.respond(1, size=64 << 20)
+    await turn()
+    other.send(frame(3, size=1 << 20))
+    assert world.listener.budget.is_shut
+    for _ in range(3 * int(STUCK_S)):
+        await asyncio.sleep(1)
+        reading.read(2 * LEAST_RATE)
+    assert not reading.is_gone
+    assert world.script.begun == [1, 3], "its second request is held behind the first one's response"

@@ -147,7 +147,7 @@ async def test_an_end_is_seen_while_reading_is_paused(made: Certificates, is_sec
         busy.sendall(frame(1) + frame(2))
         await until(lambda: port.script.begun == [1])
         first, second = port.listener.connections
-        running = second if second._started else first
+        running = second if second._requests.started else first
         idle = first if running is second else second
         idle.mute(1_000)
         idle._settle()

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from bmq.core.net.client_connection import BEGUN_A_TURN, UNANSWERED_BYTES_MAX, UNANSWERED_MAX
+from bmq.core.net.exchanges import UNANSWERED_BYTES_MAX, UNANSWERED_MAX
 from bmq.core.net.internal_connection import SHARE_BYTES, SILENCE_S, UnorderedConnection
 from bmq.core.net.listener import Listener
+from bmq.core.net.request_runner import BEGUN_A_TURN
 from tests.unit.core.net.world import Peer, World, frame, turn
 
 pytestmark = pytest.mark.slow

@@ -174,8 +174,8 @@ async def test_any_log_ins_keep_both_budgets_exact(seed: int) -> None:
                 await turn()
         known = [each for each in listener.connections if each.is_known]
         others = [each for each in listener.connections if not each.is_known]
-        assert listener.budget.held == sum(each._counted for each in known)
-        assert listener.login_budget.held == sum(each._counted for each in others)
+        assert listener.budget.held == sum(each._share.held for each in known)
+        assert listener.login_budget.held == sum(each._share.held for each in others)
         assert world.metrics.request_bytes_held == listener.budget.held + listener.login_budget.held
         assert listener.login_budget.held <= 2 * MB + 64 * KB
     for peer in peers:

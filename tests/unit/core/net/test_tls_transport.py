@@ -27,7 +27,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from bmq.core.aio.subscribers import no_op
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import fields_of
-from bmq.core.net.client_connection import UNANSWERED_MAX, ClientConnection
+from bmq.core.net.client_connection import ClientConnection
+from bmq.core.net.exchanges import UNANSWERED_MAX
 from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.tls_transport import PIECE_BYTES, TlsTransport
 from bmq.core.security.listener_settings import security_of
@@ -308,7 +309,7 @@ async def test_a_client_that_sends_more_than_is_begun_is_not_read_from(made: Cer
         reader, writer = await connect(world, client_context(made))
         sent = asyncio.create_task(_send(writer, b"".join(frame(number, size=10_000) for number in range(5_000))))
         await until(lambda: not only(world)._is_reading)
-        held = len(only(world)._waiting)
+        held = len(only(world)._requests.waiting)
         assert UNANSWERED_MAX - 1 <= held < 400, "what came with one read may be more than the bound"
         transport = only(world)._transport
         assert isinstance(transport, TlsTransport)

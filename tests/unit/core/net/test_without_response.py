@@ -8,10 +8,11 @@ import socket
 import pytest
 
 from bmq.core.aio.standstill import DOUBT_S, GIVEN_UP_S
-from bmq.core.net.client_connection import BEGUN_A_TURN, ClientConnection
+from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.internal_connection import UnorderedConnection
 from bmq.core.net.listener import Listener
 from bmq.core.net.request import NO_RESPONSE, CloseConnection, CloseQuietly
+from bmq.core.net.request_runner import BEGUN_A_TURN
 from bmq.core.security.session import NOT_BEGUN, Session
 from tests.harness.certificates import Certificates
 from tests.harness.waiting import until

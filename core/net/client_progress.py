@@ -1,0 +1,100 @@
+"""The progress of a connection's client: does it send, and read, fast enough to keep its place and its bytes?
+
+Pure: the time is an argument, in seconds of the loop's clock, and so are the bytes that have arrived or are unsent.
+
+=============== ==================================== =================================================================
+verdict         of a client that                     its time begins again
+=============== ==================================== =================================================================
+idle            does nothing                         with bytes that arrive, with requests that run, and as it reads
+stuck           keeps bytes in the budget            with a frame that begins, and with a pause of writing
+slow to send    sends a frame below ``LEAST_RATE``   whenever the rate is high enough
+slow to read    reads below ``LEAST_RATE``           whenever the rate is high enough
+=============== ==================================== =================================================================
+
+The connection knows which verdict applies to it now; ``core.net.listener`` closes it if others wait for its bytes.
+"""
+
+from __future__ import annotations
+
+from bmq.core.net.request_budget import LEAST_RATE, STALL_S, STUCK_S
+
+
+class ClientProgress:
+    """Marks of when a client last made progress."""
+
+    __slots__ = ("_frame_mark", "_frame_since", "_read_mark", "_read_since", "_since", "_unsent_bytes", "seen")
+
+    def __init__(self) -> None:
+        self.seen = 0.0
+        """The time of the last activity.  The connection sets it at each read."""
+        self._since = 0.0  # since when the client keeps its bytes
+        self._frame_since = 0.0  # when its frame began, was let through, or was last fast enough
+        self._frame_mark = 0  # and what had arrived of it then
+        self._read_since = 0.0  # when its responses were too many for the kernel, or were last read fast enough
+        self._read_mark = 0  # and what the kernel had not taken of them then
+        self._unsent_bytes = 0  # at the last look
+
+    def __repr__(self) -> str:
+        return f"<ClientProgress seen={self.seen:.3f} since={self._since:.3f} frame={self._frame_since:.3f}>"
+
+    def opened(self, now: float) -> None:
+        """Note the first activity."""
+        self.seen = self._since = now
+
+    def frame_began(self, now: float) -> None:
+        """Note that a frame has begun, whose first bytes came with this read."""
+        self._since = self._frame_since = now
+        self._frame_mark = 0
+
+    def let_through(self, now: float, arrived: int) -> None:
+        """Note that the client may send again.  ``arrived`` bytes of its frame came before the pause."""
+        self._since = self._frame_since = now
+        self._frame_mark = arrived
+
+    def blocked(self, now: float, unsent: int) -> None:
+        """Note that the kernel has not taken ``unsent`` bytes of the responses."""
+        self._since = self._read_since = now
+        self._read_mark = unsent
+
+    def has_read(self, unsent: int) -> bool:
+        """Return whether the client has read since the last look, from the bytes that are unsent now."""
+        before, self._unsent_bytes = self._unsent_bytes, unsent
+        return before != unsent
+
+    def is_idle(self, now: float, limit_s: float, *, is_active: bool) -> bool:
+        """Return whether nothing has happened for ``limit_s`` seconds.  ``is_active``: the client is active now."""
+        if is_active:
+            self.seen = now
+        return now - self.seen >= limit_s
+
+    def is_stuck(self, now: float) -> bool:
+        """Return whether the client has kept its bytes for STUCK_S seconds."""
+        return now - self._since >= STUCK_S
+
+    def slow_frame_rate(self, now: float, arrived: int) -> float | None:
+        """Return the bytes a second at which a frame arrives, if the rate is below LEAST_RATE for STALL_S or longer.
+
+        ``arrived``: bytes of the frame that have come.  None if it is fast enough: its time then begins again.
+        """
+        age = now - self._frame_since
+        if age < STALL_S:
+            return None
+        rate = (arrived - self._frame_mark) / age
+        if rate < LEAST_RATE:
+            return rate
+        self._frame_since, self._frame_mark = now, arrived
+        return None
+
+    def slow_read_rate(self, now: float, unsent: int) -> float | None:
+        """Return the bytes a second at which the client reads, if the rate is below LEAST_RATE for STUCK_S or longer.
+
+        None if it is fast enough: its time then begins again.
+        """
+        age = now - self._read_since
+        if age < STUCK_S:
+            return None
+        rate = (self._read_mark - unsent) / age
+        if rate < LEAST_RATE:
+            return rate
+        self._read_since, self._read_mark = now, unsent
+        return None
