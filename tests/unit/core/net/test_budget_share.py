@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmq.core.metrics.counters import Metrics
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.budget_share import BudgetShare
 from bmq.core.net.login_budget import LoginBudget
 from bmq.core.net.request_budget import RequestBudget
@@ -18,7 +18,7 @@ class FakeReader:
 
 class World:
     def __init__(self) -> None:
-        metrics = Metrics()
+        metrics = PortCounters()
         self.clients = RequestBudget(800, metrics)
         self.log_ins = LoginBudget[FakeReader](800, metrics, lambda reader: None)
         self.reader = FakeReader()
