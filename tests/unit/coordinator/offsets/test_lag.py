@@ -86,6 +86,62 @@ def test_an_owner_that_does_not_answer_is_counted_and_its_partition_has_no_lag()
     assert found.partitions_unknown == 1
 
 
+@pytest.mark.parametrize("is_proven_first", [False, True])
+def test_a_shard_counts_only_if_it_was_proven_before_and_after_the_requests(is_proven_first: bool) -> None:
+    """A shard in doubt may be proven while the brokers respond: no watermark was asked for, so its groups had lag 0."""
+    old, new = committed(("audit", "orders", 0, 90)), committed(("billing", "orders", 1, 0))
+    proven = [old, new] if is_proven_first else [old]
+    ends = Ends({("orders", 0): 100, ("orders", 1): 1000})
+
+    async def watermarks(keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
+        proven[:] = [old] if is_proven_first else [old, new]
+        return await ends(keys)
+
+    lag = GroupLag(lambda: list(proven), MemoryCatalog(topic("orders")), watermarks, 100)
+    run(lag.refresh())
+    assert lag.report == LagReport([PairLag("audit", "orders", 90, 10)], [PartitionLag("audit", "orders", 0, 10)])
+    proven[:] = [old, new]
+    is_proven_first = False
+    run(lag.refresh())
+    assert {pair.group: pair.lag for pair in lag.report.pairs} == {"audit": 10, "billing": 1000}
+
+
+def test_a_partition_whose_first_commit_comes_during_the_requests_is_unknown() -> None:
+    offsets = committed(("billing", "orders", 0, 90))
+    ends = Ends({("orders", 0): 100, ("orders", 1): 1000})
+
+    async def watermarks(keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
+        offsets.apply(OffsetRecord("billing", "orders", 1, Offset(0, topic_id=topic("orders").topic_id)))
+        return await ends(keys)
+
+    lag = GroupLag(lambda: [offsets], MemoryCatalog(topic("orders")), watermarks, 100)
+    run(lag.refresh())
+    assert (lag.report.partitions_unknown, lag.report.groups_in_part) == (1, {"billing"})
+    assert lag.report.partitions == [PartitionLag("billing", "orders", 0, 10)]
+    run(lag.refresh())
+    assert (lag.report.partitions_unknown, lag.report.groups_in_part) == (0, set())
+    assert lag.report.pairs == [PairLag("billing", "orders", 90, 1010)]
+
+
+async def test_the_lag_of_a_group_is_absent_and_not_0_while_its_shard_is_in_doubt() -> None:
+    async with running(World(MemoryLogs(3))) as world:
+        assert await world.commit("g", 0) == 0
+
+        async def ends(keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
+            await asyncio.sleep(1)  # longer than the proof
+            return dict.fromkeys(keys, 1000)
+
+        lag = GroupLag(world.coordinator.offsets, world.catalog, ends, 100)
+        await lag.refresh()
+        before = lag.report
+        assert [(pair.group, pair.lag) for pair in before.pairs] == [("g", 1000)]
+        world.coordinator.doubt()
+        await lag.refresh()
+        assert lag.report == LagReport([], [])
+        await lag.refresh()
+        assert lag.report == before
+
+
 def test_a_deleted_topic_has_no_lag() -> None:
     ends = Ends({("orders", 0): 5})
     catalog = MemoryCatalog(topic("orders", 1))
