@@ -39,6 +39,8 @@ class PairLag(NamedTuple):
     """Sum of the committed offsets: its rate is the rate of consumption."""
     lag: int
     """Sum over the partitions whose high watermark is known."""
+    lag_max: int
+    """The largest lag of one of these partitions."""
 
 
 class PartitionLag(NamedTuple):
@@ -67,10 +69,10 @@ class LagReport:
 class _Totals:
     """Sums of one pair, while they are counted."""
 
-    __slots__ = ("lag", "offset_sum", "partitions", "unknown")
+    __slots__ = ("lag", "lag_max", "offset_sum", "partitions", "unknown")
 
     def __init__(self) -> None:
-        self.lag = self.offset_sum = self.partitions = self.unknown = 0
+        self.lag = self.lag_max = self.offset_sum = self.partitions = self.unknown = 0
 
 
 class GroupLag:
@@ -125,12 +127,13 @@ class GroupLag:
             if each.unknown or pair not in shown:
                 in_part.add(pair[0])
             if pair in shown:
-                pairs.append(PairLag(*pair, each.offset_sum, each.lag))
+                pairs.append(PairLag(*pair, each.offset_sum, each.lag, each.lag_max))
             else:
                 others.offset_sum += each.offset_sum
                 others.lag += each.lag
+                others.lag_max = max(others.lag_max, each.lag_max)
         if len(pairs) < len(totals):
-            pairs.append(PairLag(OTHER_TOPICS, OTHER_TOPICS, others.offset_sum, others.lag))
+            pairs.append(PairLag(OTHER_TOPICS, OTHER_TOPICS, others.offset_sum, others.lag, others.lag_max))
         return LagReport(
             pairs=pairs,
             partitions=await self._partition_lags(shards, by_partition, ends),
@@ -155,8 +158,9 @@ class GroupLag:
                 if end is None:
                     each.unknown += 1
                     keys[key] = None
-                else:
-                    each.lag += max(0, end - offset)
+                elif end > offset:
+                    each.lag += end - offset
+                    each.lag_max = max(each.lag_max, end - offset)
         return totals
 
     async def _partition_lags(
