@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
@@ -35,11 +34,11 @@ from bmq.spark.jobs.time_range import FIRST_S, LAST_S
 
 FINE, CORRUPT, UNKNOWN_FIELDS = 0, 1, 2
 """Verdicts of the check."""
-_DAY = r"\s*\+?(?!0000)\d{4}-\d{1,2}-\d{1,2}"
+_DAY = r"\s*\+?(?!0000)(\d{4})-(\d{1,2})-(\d{1,2})"
 _DATE = re.compile(rf"{_DAY}\s*", re.ASCII)
 _TIME = re.compile(rf"{_DAY}(?:[T ].*)?\s*", re.ASCII)
-_EDGES = "0001-01-01", "9999-12-31"
-"""Days of which a part lies outside of the range, in some time zones."""
+_EDGES = (1, 1, 1), (9999, 12, 31)
+"""Days (year, month, day) of which a part lies outside of the range, in some time zones."""
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _INFINITY = float("inf")
@@ -231,18 +230,24 @@ def _is_time(found: Any) -> bool:
         return FIRST_S <= found <= LAST_S
     if not isinstance(found, str):
         return True
-    if _TIME.fullmatch(found) is None:
+    match = _TIME.fullmatch(found)
+    if match is None:
         return False
-    if found.strip().startswith(_EDGES):
-        with suppress(ValueError):  # of another form; Spark judges it
-            return _is_in_range(datetime.fromisoformat(found.strip()))
-    return True
+    year, month, day = map(int, match.groups())
+    if (year, month, day) not in _EDGES:
+        return True
+    return _is_in_range(f"{year:04}-{month:02}-{day:02}{found[match.end(3) :].rstrip()}")
 
 
-def _is_in_range(time: datetime) -> bool:
+def _is_in_range(text: str) -> bool:
+    """Return whether the time is in the range.  A time of a form that Python does not have, and Spark has, is not.
+
+    Spark's forms are many: a time zone's name, one digit for an hour or an offset.
+    """
     try:
+        time = datetime.fromisoformat(text)
         (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).astimezone(UTC)
-    except OverflowError:
+    except (ValueError, OverflowError):
         return False
     return True
 

@@ -140,6 +140,12 @@ DECIMAL, TEXT = DecimalType(5, 2), StringType()
         (TimestampType(), '"2026-01-01T00:00:00.123456789+01:00"'),  # microseconds are read
         (TimestampType(), '"9999-12-31T23:59:59.999999Z"'),
         (TimestampType(), '"0001-01-01T00:00:00"'),
+        (TimestampType(), '"+0001-1-1T00:00:00"'),
+        (TimestampType(), '"0001-01-01T00:00:00-05:00"'),
+        (TimestampType(), '" 9999-12-31T23:59:59+08 "'),
+        (TimestampType(), '"9999-12-31"'),
+        (TimestampType(), '"9999-12-30T23:59:59 America/Los_Angeles"'),
+        (TimestampType(), '"0001-1-2T00:00:00+5:00"'),
         (TimestampType(), "1700000000"),
         (TimestampType(), "-62135596800"),
         (TimestampType(), "253402300799"),
@@ -186,6 +192,14 @@ def test_a_field_says_what_is_read(kind: DataType, text: str) -> None:
         (TimestampType(), '"+10000-01-01T00:00:00Z"'),
         (TimestampType(), '"0001-01-01T00:00:00+05:00"'),
         (TimestampType(), '"9999-12-31T23:00:00-05:00"'),
+        (TimestampType(), '"9999-12-31T23:59:59-8:00"'),
+        (TimestampType(), '"9999-12-31T23:59:59 America/Los_Angeles"'),
+        (TimestampType(), '"9999-12-31T23:59:59 GMT-8"'),
+        (TimestampType(), '"+9999-12-31T23:59:59-08:00"'),
+        (TimestampType(), '"0001-1-1T00:00:00+05:00"'),
+        (TimestampType(), '"0001-01-1T00:00:00+05:00"'),
+        (TimestampType(), '"0001-01-01T00:00:00 Asia/Tokyo"'),
+        (TimestampType(), '"0001-01-01T00:00:00+5:00"'),
         (TimestampType(), "1700000000000"),  # milliseconds
         (TimestampType(), "99999999999999"),  # Spark's microseconds overflow
         (TimestampType(), "253402300800"),
