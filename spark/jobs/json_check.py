@@ -68,7 +68,11 @@ def json_check(schema: StructType) -> Callable[[bytes | None], int | None]:
 
     - decimals fit without rounding; numbers for bytes, floats and doubles are in the type's range;
     - dates are a whole day, times begin with one; both are in the years 1 to 9999;
-    - numbers within strings are doubles, since Spark writes them as doubles.
+    - numbers within strings are doubles, since Spark writes them as doubles; ``NaN`` and ``Infinity`` are not within
+      strings, since Spark writes them as texts.
+
+    Some values are corrupt, although Spark reads them right: decimals of Arabic digits, years with a leading zero, and
+    some numbers just above the largest float.
 
     A value has ``UNKNOWN_FIELDS`` if an object of it, at any depth, has a field that ``schema`` does not have there;
     names differ if their case does.  Types that Spark itself refuses are not looked at.
@@ -102,9 +106,15 @@ def _unique(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_FLOATS = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=str)
-_DIGITS = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=str, parse_float=Decimal)
-"""Slower: it keeps the digits of all numbers.  In both, ``Infinity`` is a text, and an infinite float an overflow."""
+class _Constant(str):
+    """``NaN``, ``Infinity`` or ``-Infinity``, without quotes: a number for Spark."""
+
+    __slots__ = ()
+
+
+_FLOATS = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_Constant)
+_DIGITS = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_Constant, parse_float=Decimal)
+"""Slower: it keeps the digits of all numbers.  In both, an infinite float is an overflow, and ``Infinity`` is not."""
 
 
 def _require_characters(found: Any) -> None:
@@ -208,8 +218,13 @@ def _is_float(found: Any) -> bool:
 
 
 def _is_text(found: Any) -> bool:
-    """Return whether Spark's text of the value has the same numbers."""
+    """Return whether Spark's text of the value has the same numbers, as doubles.
+
+    Spark's text of ``1e23`` is ``9.999999999999999E22``: the same double.  Its text of ``NaN`` has quotes.
+    """
     match found:
+        case _Constant():
+            return False
         case float():
             raise _DigitsNeeded
         case Decimal():

@@ -129,6 +129,9 @@ DECIMAL, TEXT = DecimalType(5, 2), StringType()
         (FloatType(), "-Infinity"),
         (TEXT, '"1e999"'),
         (TEXT, "1.10"),
+        (TEXT, '"NaN"'),
+        (TEXT, '{"NaN": "Infinity"}'),
+        (TEXT, "1e23"),  # 9.999999999999999E22, the same double
         (TEXT, "123456789012345678901234567890"),
         (TEXT, '{"x": [0.1, {"y": 1e300}], "z": true}'),
         (DateType(), '"2026-01-01"'),
@@ -173,6 +176,9 @@ def test_a_field_says_what_is_read(kind: DataType, text: str) -> None:
         (FloatType(), "1e39"),
         (FloatType(), "3.4028236e38"),
         (TEXT, "1e999"),
+        (TEXT, "NaN"),  # "NaN", a text with quotes
+        (TEXT, "-Infinity"),
+        (TEXT, '{"x": [{"y": Infinity}]}'),
         (TEXT, "0.1234567890123456789"),
         (TEXT, '{"x": [1, 12345678901234567.5]}'),
         (DateType(), '"2026-01-01 garbage"'),
