@@ -4,7 +4,8 @@ So the records of open transactions count, which consumers of committed records 
 
 A group has one coordinator, so the sum over all coordinators is the cluster's, and no group counts twice.  Only offsets
 of topics and partitions that exist count.  A refresh walks over the committed offsets in turns of the event loop, and
-sends one request to each broker for the watermarks of the partitions that it owns.
+sends one request to each broker for the watermarks of the partitions that it owns.  Shards come and go during the
+requests.  Only a shard that was there before them and after them counts: of a new shard no watermark was asked for.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class PairLag(NamedTuple):
     """Sum of the committed offsets: its rate is the rate of consumption."""
     lag: int
     """Sum over the partitions whose high watermark is known."""
+    lag_max: int
+    """The largest lag of one of these partitions."""
 
 
 class PartitionLag(NamedTuple):
@@ -57,7 +60,8 @@ class LagReport:
     """Lag by pair.  If there are more pairs than series, the last one is ``OTHER_TOPICS``."""
     partitions: Sequence[PartitionLag] = ()
     partitions_unknown: int = 0
-    """Partitions with committed offsets whose owner did not return the high watermark."""
+    """Partitions with committed offsets whose owner did not return the high watermark, or was not asked for it: their
+    first commit came during the requests."""
     groups_in_part: Set[str] = frozenset()
     """Groups whose lag in ``pairs`` is incomplete: an owner did not respond, or one of their pairs shares a series."""
 
@@ -65,10 +69,10 @@ class LagReport:
 class _Totals:
     """Sums of one pair, while they are counted."""
 
-    __slots__ = ("lag", "offset_sum", "partitions", "unknown")
+    __slots__ = ("lag", "lag_max", "offset_sum", "partitions", "unknown")
 
     def __init__(self) -> None:
-        self.lag = self.offset_sum = self.partitions = self.unknown = 0
+        self.lag = self.lag_max = self.offset_sum = self.partitions = self.unknown = 0
 
 
 class GroupLag:
@@ -102,10 +106,13 @@ class GroupLag:
 
     async def _report(self, keys: dict[PartitionKey, None]) -> LagReport:
         """Count all lag, and add the partitions with committed offsets to ``keys``."""
-        async for _, topic, committed in self._pairs():
+        asked = self._offsets()
+        async for _, topic, committed in self._pairs(asked):
             keys.update((PartitionKey(topic.topic_id, number), None) for number in committed)
         ends = await self._watermarks(list(keys))
-        totals = await self._count(ends)
+        present = set(self._offsets())
+        shards = [each for each in asked if each in present]
+        totals = await self._count(shards, ends, keys)
         turns = Turns()
         lags = dict(await turns.map(_lag_of, totals.items()))
         await next_turn()
@@ -120,38 +127,47 @@ class GroupLag:
             if each.unknown or pair not in shown:
                 in_part.add(pair[0])
             if pair in shown:
-                pairs.append(PairLag(*pair, each.offset_sum, each.lag))
+                pairs.append(PairLag(*pair, each.offset_sum, each.lag, each.lag_max))
             else:
                 others.offset_sum += each.offset_sum
                 others.lag += each.lag
+                others.lag_max = max(others.lag_max, each.lag_max)
         if len(pairs) < len(totals):
-            pairs.append(PairLag(OTHER_TOPICS, OTHER_TOPICS, others.offset_sum, others.lag))
+            pairs.append(PairLag(OTHER_TOPICS, OTHER_TOPICS, others.offset_sum, others.lag, others.lag_max))
         return LagReport(
             pairs=pairs,
-            partitions=await self._partition_lags(by_partition, ends),
+            partitions=await self._partition_lags(shards, by_partition, ends),
             partitions_unknown=len(keys) - len(ends),
             groups_in_part=in_part,
         )
 
-    async def _count(self, ends: Mapping[PartitionKey, int]) -> dict[Pair, _Totals]:
+    async def _count(
+        self, shards: Sequence[Offsets], ends: Mapping[PartitionKey, int], keys: dict[PartitionKey, None]
+    ) -> dict[Pair, _Totals]:
+        """Return the sums of each pair; add the partitions without a watermark to ``keys``."""
         totals: dict[Pair, _Totals] = {}
-        async for group, topic, committed in self._pairs():
+        async for group, topic, committed in self._pairs(shards):
             each = totals.get((group, topic.name))
             if each is None:
                 each = totals[group, topic.name] = _Totals()
             for number, offset in committed.items():
-                end = ends.get(PartitionKey(topic.topic_id, number))
+                key = PartitionKey(topic.topic_id, number)
+                end = ends.get(key)
                 each.partitions += 1
                 each.offset_sum += offset
                 if end is None:
                     each.unknown += 1
-                else:
-                    each.lag += max(0, end - offset)
+                    keys[key] = None
+                elif end > offset:
+                    each.lag += end - offset
+                    each.lag_max = max(each.lag_max, end - offset)
         return totals
 
-    async def _partition_lags(self, shown: set[Pair], ends: Mapping[PartitionKey, int]) -> list[PartitionLag]:
+    async def _partition_lags(
+        self, shards: Sequence[Offsets], shown: set[Pair], ends: Mapping[PartitionKey, int]
+    ) -> list[PartitionLag]:
         found = []
-        async for group, topic, committed in self._pairs():
+        async for group, topic, committed in self._pairs(shards):
             if (group, topic.name) not in shown:
                 continue
             for number, offset in committed.items():
@@ -160,13 +176,13 @@ class GroupLag:
                     found.append(PartitionLag(group, topic.name, number, max(0, end - offset)))
         return found
 
-    async def _pairs(self) -> AsyncIterator[tuple[str, Topic, Mapping[int, int]]]:
-        """Yield each group with each topic that it has offsets of, and the offsets by partition.
+    async def _pairs(self, shards: Sequence[Offsets]) -> AsyncIterator[tuple[str, Topic, Mapping[int, int]]]:
+        """Yield each group of the shards with each topic that it has offsets of, and the offsets by partition.
 
         A pair with many offsets is yielded in parts.  Groups may come and go meanwhile.
         """
         turns = Turns()
-        for offsets in self._offsets():
+        for offsets in shards:
             for group in offsets.group_ids:
                 for name in list(offsets.of_group(group)):
                     for part in batched(tuple(offsets.of_topic(group, name).items()), PARTITIONS_A_PART):

@@ -53,7 +53,7 @@ class Collected:
         if coordinator is not None:
             local = broker.assigned.proven_watermark if broker is not None else None
             ends = HighWatermarks(joined.view, local, joined.peers)
-            self.group_lag = GroupLag(coordinator.coordinator.offsets, catalog, ends.find, config.metrics_groups_max)
+            self.group_lag = GroupLag(coordinator.offsets, catalog, ends.find, config.metrics_groups_max)
             interval_s = config.metrics_group_lag_ms / 1000
             self._lag_refresh = Refresh(self.group_lag.refresh, interval_s, "the lag of groups")
             self._refreshes.append(self._lag_refresh)

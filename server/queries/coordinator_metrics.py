@@ -32,7 +32,7 @@ def coordinator_metrics(role: CoordinatorRole, oldest_transaction_s: float) -> S
 
 
 def lag_metrics(report: LagReport) -> Sequence[Own]:
-    """Return the lag of one coordinator's groups, under the names of kafka_exporter."""
+    """Return the lag of one coordinator's groups, under the names of kafka_exporter where it has one."""
     pairs = ("consumergroup", "topic")
     return (
         OwnSeries(
@@ -52,6 +52,12 @@ def lag_metrics(report: LagReport) -> Sequence[Own]:
             "Records between a group's committed offset and the high watermark",
             (*pairs, "partition"),
             [((each.group, each.topic, str(each.partition)), each.lag) for each in report.partitions],
+        ),
+        OwnSeries(
+            "group_lag_max",
+            "The largest lag of a group in one partition of a topic",
+            pairs,
+            [((each.group, each.topic), each.lag_max) for each in report.pairs],
         ),
         OwnMetric(
             "group_lag_unknown",

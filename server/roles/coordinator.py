@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from bmq.coordinator.api import LocalTransactionCoordinator
 from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.server import Forwarding
 from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
@@ -62,6 +63,7 @@ class CoordinatorRole:
         self._forwarding = Forwarding(
             self.coordinator, joined.view, transactions=self.transactions, shards_not_loaded=self.shards_not_loaded
         )
+        self._standstill = joined.standstill
         joined.standstill.on_doubt.add(lambda _: self._doubt())
         joined.endpoint.register(ForwardRequest, self._forwarding.handle)
         joined.endpoint.register(EndGroupTransactionsRequest, self._forwarding.end_transactions)
@@ -76,6 +78,13 @@ class CoordinatorRole:
     def transaction_shards(self) -> Shards[Any]:
         """The shards of transactions of this process."""
         return self._transactions.shards
+
+    def offsets(self) -> list[Offsets]:
+        """Return the offsets of ``Coordinator.offsets``; none after a standstill that this process has not noticed yet.
+
+        A count of the lag is not a request, before which ``Standstill.look`` would have begun the doubt.
+        """
+        return [] if self._standstill.is_unnoticed else self.coordinator.offsets()
 
     def shards_not_loaded(self) -> dict[ShardId, str]:
         """Return the shards of all kinds that are not loaded, each with the reason.  For operators."""

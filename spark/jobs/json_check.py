@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
@@ -35,11 +34,11 @@ from bmq.spark.jobs.time_range import FIRST_S, LAST_S
 
 FINE, CORRUPT, UNKNOWN_FIELDS = 0, 1, 2
 """Verdicts of the check."""
-_DAY = r"\s*\+?(?!0000)\d{4}-\d{1,2}-\d{1,2}"
+_DAY = r"\s*\+?(?!0000)(\d{4})-(\d{1,2})-(\d{1,2})"
 _DATE = re.compile(rf"{_DAY}\s*", re.ASCII)
 _TIME = re.compile(rf"{_DAY}(?:[T ].*)?\s*", re.ASCII)
-_EDGES = "0001-01-01", "9999-12-31"
-"""Days of which a part lies outside of the range, in some time zones."""
+_EDGES = (1, 1, 1), (9999, 12, 31)
+"""Days (year, month, day) of which a part lies outside of the range, in some time zones."""
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _INFINITY = float("inf")
@@ -69,7 +68,11 @@ def json_check(schema: StructType) -> Callable[[bytes | None], int | None]:
 
     - decimals fit without rounding; numbers for bytes, floats and doubles are in the type's range;
     - dates are a whole day, times begin with one; both are in the years 1 to 9999;
-    - numbers within strings are doubles, since Spark writes them as doubles.
+    - numbers within strings are doubles, since Spark writes them as doubles; ``NaN`` and ``Infinity`` are not within
+      strings, since Spark writes them as texts.
+
+    Some values are corrupt, although Spark reads them right: decimals of Arabic digits, years with a leading zero, and
+    some numbers just above the largest float.
 
     A value has ``UNKNOWN_FIELDS`` if an object of it, at any depth, has a field that ``schema`` does not have there;
     names differ if their case does.  Types that Spark itself refuses are not looked at.
@@ -103,9 +106,15 @@ def _unique(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_FLOATS = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=str)
-_DIGITS = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=str, parse_float=Decimal)
-"""Slower: it keeps the digits of all numbers.  In both, ``Infinity`` is a text, and an infinite float an overflow."""
+class _Constant(str):
+    """``NaN``, ``Infinity`` or ``-Infinity``, without quotes: a number for Spark."""
+
+    __slots__ = ()
+
+
+_FLOATS = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_Constant)
+_DIGITS = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_Constant, parse_float=Decimal)
+"""Slower: it keeps the digits of all numbers.  In both, an infinite float is an overflow, and ``Infinity`` is not."""
 
 
 def _require_characters(found: Any) -> None:
@@ -209,8 +218,13 @@ def _is_float(found: Any) -> bool:
 
 
 def _is_text(found: Any) -> bool:
-    """Return whether Spark's text of the value has the same numbers."""
+    """Return whether Spark's text of the value has the same numbers, as doubles.
+
+    Spark's text of ``1e23`` is ``9.999999999999999E22``: the same double.  Its text of ``NaN`` has quotes.
+    """
     match found:
+        case _Constant():
+            return False
         case float():
             raise _DigitsNeeded
         case Decimal():
@@ -231,18 +245,24 @@ def _is_time(found: Any) -> bool:
         return FIRST_S <= found <= LAST_S
     if not isinstance(found, str):
         return True
-    if _TIME.fullmatch(found) is None:
+    match = _TIME.fullmatch(found)
+    if match is None:
         return False
-    if found.strip().startswith(_EDGES):
-        with suppress(ValueError):  # of another form; Spark judges it
-            return _is_in_range(datetime.fromisoformat(found.strip()))
-    return True
+    year, month, day = map(int, match.groups())
+    if (year, month, day) not in _EDGES:
+        return True
+    return _is_in_range(f"{year:04}-{month:02}-{day:02}{found[match.end(3) :].rstrip()}")
 
 
-def _is_in_range(time: datetime) -> bool:
+def _is_in_range(text: str) -> bool:
+    """Return whether the time is in the range.  A time of a form that Python does not have, and Spark has, is not.
+
+    Spark's forms are many: a time zone's name, one digit for an hour or an offset.
+    """
     try:
+        time = datetime.fromisoformat(text)
         (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).astimezone(UTC)
-    except OverflowError:
+    except (ValueError, OverflowError):
         return False
     return True
 

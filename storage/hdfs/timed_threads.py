@@ -153,15 +153,19 @@ class TimedThreads:
             self._in_time.discard(under_way)
             self._idle.append(under_way.thread)
         self._overdue.discard(under_way)
-        error = end.exception()
-        if under_way.outcome.done():
-            pass  # the caller has left, and nobody needs the error either
-        elif error is not None:
-            under_way.outcome.set_exception(error)
-            under_way.outcome.exception()  # as if it was read: the caller may leave in this turn
-        else:
-            under_way.outcome.set_result(end.result())
+        self._settle(under_way.outcome, end)
         self._begin()
+
+    def _settle(self, outcome: asyncio.Future[Any], end: asyncio.Future[Any]) -> None:
+        """Give the caller the result or the error of its call, if the caller still waits."""
+        if end.cancelled():  # its time was over before its thread began it, as after a standstill of the process
+            self._refuse(outcome, "the call's time was over before its thread began it")
+        elif (error := end.exception()) is not None:  # retrieved, also if the caller has left
+            if not outcome.done():
+                outcome.set_exception(error)
+                outcome.exception()  # as if it was read: the caller may leave in this turn
+        elif not outcome.done():
+            outcome.set_result(end.result())
 
     def _refuse_waiting(self, reason: str) -> None:
         for waiting in self._waiting:

@@ -387,6 +387,20 @@ def test_the_first_user_s_password_is_a_file_and_its_pod_serves_nobody() -> None
         assert not service["spec"]["selector"].items() <= labels.items()
 
 
+@pytest.mark.parametrize("values", ci_values(), ids=lambda path: path.stem)
+def test_the_job_of_the_rules_is_the_job_of_the_service_monitor(values: Path) -> None:
+    """Also with a nameOverride: BmqDown would not find the targets of a release under another job."""
+    monitored = [f"metrics.{name}.enabled=true" for name in ("serviceMonitor", "prometheusRule")]
+    objects = template("--set", ",".join(monitored), values=[values])
+    (monitor,) = [each for each in objects if each["kind"] == "ServiceMonitor"]
+    (rules,) = [each for each in objects if each["kind"] == "PrometheusRule"]
+    selected = monitor["spec"]["selector"]["matchLabels"].items()
+    services = [each["metadata"]["labels"] for each in objects if each["kind"] == "Service"]
+    jobs = {labels.get(monitor["spec"]["jobLabel"]) for labels in services if selected <= labels.items()}
+    expressions = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
+    assert jobs == set(re.findall(r'job="([^"]*)"', " ".join(expressions)))
+
+
 def test_prometheus_logs_in() -> None:
     endpoint = find(template(values=[SECURED]), "ServiceMonitor", f"{RELEASE}-bmq")["spec"]["endpoints"][0]
     assert endpoint["scheme"] == "https"

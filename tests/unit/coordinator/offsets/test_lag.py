@@ -60,9 +60,9 @@ def test_lag_by_pair_and_by_partition() -> None:
     )
     assert found == LagReport(
         pairs=[
-            PairLag("billing", "orders", 140, 10),
-            PairLag("billing", "events", 0, 9),
-            PairLag("audit", "orders", 1, 99),
+            PairLag("billing", "orders", 140, 10, 10),
+            PairLag("billing", "events", 0, 9, 9),
+            PairLag("audit", "orders", 1, 99, 99),
         ],
         partitions=[
             PartitionLag("billing", "orders", 0, 10), PartitionLag("billing", "orders", 1, 0),
@@ -75,15 +75,71 @@ def test_lag_by_pair_and_by_partition() -> None:
 def test_an_offset_past_the_watermark_has_a_lag_of_0() -> None:
     """Commit past the known watermark: it may lag behind the commit, or the topic may have been made again."""
     found = report(Ends({("orders", 0): 5}), committed(("g", "orders", 0, 8)))
-    assert found.pairs == [PairLag("g", "orders", 8, 0)]
+    assert found.pairs == [PairLag("g", "orders", 8, 0, 0)]
     assert found.partitions == [PartitionLag("g", "orders", 0, 0)]
 
 
 def test_an_owner_that_does_not_answer_is_counted_and_its_partition_has_no_lag() -> None:
     found = report(Ends({("orders", 0): 5}), committed(("g", "orders", 0, 1), ("g", "orders", 1, 1)))
-    assert (found.pairs, found.groups_in_part) == ([PairLag("g", "orders", 2, 4)], {"g"})
+    assert (found.pairs, found.groups_in_part) == ([PairLag("g", "orders", 2, 4, 4)], {"g"})
     assert found.partitions == [PartitionLag("g", "orders", 0, 4)]
     assert found.partitions_unknown == 1
+
+
+@pytest.mark.parametrize("is_proven_first", [False, True])
+def test_a_shard_counts_only_if_it_was_proven_before_and_after_the_requests(is_proven_first: bool) -> None:
+    """A shard in doubt may be proven while the brokers respond: no watermark was asked for, so its groups had lag 0."""
+    old, new = committed(("audit", "orders", 0, 90)), committed(("billing", "orders", 1, 0))
+    proven = [old, new] if is_proven_first else [old]
+    ends = Ends({("orders", 0): 100, ("orders", 1): 1000})
+
+    async def watermarks(keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
+        proven[:] = [old] if is_proven_first else [old, new]
+        return await ends(keys)
+
+    lag = GroupLag(lambda: list(proven), MemoryCatalog(topic("orders")), watermarks, 100)
+    run(lag.refresh())
+    assert lag.report == LagReport([PairLag("audit", "orders", 90, 10, 10)], [PartitionLag("audit", "orders", 0, 10)])
+    proven[:] = [old, new]
+    is_proven_first = False
+    run(lag.refresh())
+    assert {pair.group: pair.lag for pair in lag.report.pairs} == {"audit": 10, "billing": 1000}
+
+
+def test_a_partition_whose_first_commit_comes_during_the_requests_is_unknown() -> None:
+    offsets = committed(("billing", "orders", 0, 90))
+    ends = Ends({("orders", 0): 100, ("orders", 1): 1000})
+
+    async def watermarks(keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
+        offsets.apply(OffsetRecord("billing", "orders", 1, Offset(0, topic_id=topic("orders").topic_id)))
+        return await ends(keys)
+
+    lag = GroupLag(lambda: [offsets], MemoryCatalog(topic("orders")), watermarks, 100)
+    run(lag.refresh())
+    assert (lag.report.partitions_unknown, lag.report.groups_in_part) == (1, {"billing"})
+    assert lag.report.partitions == [PartitionLag("billing", "orders", 0, 10)]
+    run(lag.refresh())
+    assert (lag.report.partitions_unknown, lag.report.groups_in_part) == (0, set())
+    assert lag.report.pairs == [PairLag("billing", "orders", 90, 1010, 1000)]
+
+
+async def test_the_lag_of_a_group_is_absent_and_not_0_while_its_shard_is_in_doubt() -> None:
+    async with running(World(MemoryLogs(3))) as world:
+        assert await world.commit("g", 0) == 0
+
+        async def ends(keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, int]:
+            await asyncio.sleep(1)  # longer than the proof
+            return dict.fromkeys(keys, 1000)
+
+        lag = GroupLag(world.coordinator.offsets, world.catalog, ends, 100)
+        await lag.refresh()
+        before = lag.report
+        assert [(pair.group, pair.lag) for pair in before.pairs] == [("g", 1000)]
+        world.coordinator.doubt()
+        await lag.refresh()
+        assert lag.report == LagReport([], [])
+        await lag.refresh()
+        assert lag.report == before
 
 
 def test_a_deleted_topic_has_no_lag() -> None:
@@ -104,11 +160,27 @@ def test_pairs_past_the_bound_share_one_series_and_nothing_is_lost() -> None:
     assert [each.group for each in found.partitions] == ["g0", "g1", "g2"]
 
 
+def test_each_pair_has_its_largest_lag_also_where_its_partitions_have_no_room() -> None:
+    """Tell by it a group that lacks only the markers of transactions, one record a partition, from one that lags."""
+    ends = Ends({("orders", number): 1000 for number in range(10)} | {("events", 0): 501, ("events", 1): 501})
+    busy = committed(*(("busy", "orders", number, number) for number in range(10)))
+    markers = committed(("markers", "events", 0, 500), ("markers", "events", 1, 500))
+    found = report(ends, busy, markers, series_max=10)
+    assert {each.group for each in found.partitions} == {"busy"}
+    assert [(each.group, each.lag, each.lag_max) for each in found.pairs] == [("busy", 9955, 1000), ("markers", 2, 1)]
+    found = report(ends, busy, markers, committed(("late", "events", 0, 498)), series_max=1)
+    assert [(each.group, each.lag, each.lag_max) for each in found.pairs] == [
+        ("busy", 9955, 1000),
+        (OTHER_TOPICS, 5, 3),
+    ]
+
+
 def test_a_group_with_pairs_past_the_bound_keeps_those_that_have_room() -> None:
     ends = Ends({("orders", 0): 100, ("events", 0): 10})
     found = report(ends, committed(("g", "orders", 0, 0), ("g", "events", 0, 0), ("h", "orders", 0, 1)), series_max=2)
     assert found.pairs == [
-        PairLag("g", "orders", 0, 100), PairLag("h", "orders", 1, 99), PairLag(OTHER_TOPICS, OTHER_TOPICS, 0, 10)
+        PairLag("g", "orders", 0, 100, 100), PairLag("h", "orders", 1, 99, 99),
+        PairLag(OTHER_TOPICS, OTHER_TOPICS, 0, 10, 10),
     ]  # fmt: skip
     assert found.groups_in_part == {"g"}
 
@@ -117,7 +189,7 @@ def test_a_wide_topic_has_its_sum_where_its_partitions_have_no_room() -> None:
     ends = Ends({("orders", number): 10 for number in range(200)} | {("events", 0): 3})
     wide = committed(*(("g", "orders", number, 0) for number in range(200)), ("g", "events", 0, 0))
     found = report(ends, wide, series_max=100)
-    assert found.pairs == [PairLag("g", "orders", 0, 2000), PairLag("g", "events", 0, 3)]
+    assert found.pairs == [PairLag("g", "orders", 0, 2000, 10), PairLag("g", "events", 0, 3, 3)]
     assert found.partitions == [PartitionLag("g", "events", 0, 3)]
 
 
@@ -180,7 +252,7 @@ async def test_a_group_of_a_large_topic_is_counted_in_turns() -> None:
     worked, found = (turns.take(), lag.report)
     assert sum(worked) == 2 * size
     assert max(worked) <= ELEMENTS_A_TURN, "no turn is long"
-    assert found.pairs == [PairLag("billing", "orders", size, 2 * (size - 1))]
+    assert found.pairs == [PairLag("billing", "orders", size, 2 * (size - 1), 2)]
     assert (len(found.partitions), found.partitions_unknown) == (size - 1, 1)
 
 

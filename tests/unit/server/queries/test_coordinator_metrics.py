@@ -17,11 +17,12 @@ from tests.unit.server.queries.console_node import metrics, node_with
 
 
 def test_lag_of_groups_has_the_names_of_kafka_exporter() -> None:
-    own = lag_metrics(LagReport([PairLag("g", "orders", 140, 10)], [PartitionLag("g", "orders", 3, 10)], 2))
+    own = lag_metrics(LagReport([PairLag("g", "orders", 140, 10, 7)], [PartitionLag("g", "orders", 3, 10)], 2))
     series = {each.name: (tuple(each.labels), each.samples) for each in own if isinstance(each, OwnSeries)}
     pair = ("consumergroup", "topic")
     assert series == {
         "kafka_consumergroup_lag_sum": (pair, [(("g", "orders"), 10)]),
+        "group_lag_max": (pair, [(("g", "orders"), 7)]),
         "kafka_consumergroup_current_offset_sum": (pair, [(("g", "orders"), 140)]),
         "kafka_consumergroup_lag": ((*pair, "partition"), [(("g", "orders", "3"), 10)]),
     }

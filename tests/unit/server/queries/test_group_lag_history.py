@@ -59,9 +59,10 @@ def cluster_of(coordinator: str | None = "own", response: Any = None) -> Cluster
 
 def history_of(of: ClusterMember, interval_ms: int = 15_000) -> GroupLagHistory:
     collected = CollectedLag(
-        PairLag("billing", "orders", 10, 5), PairLag("billing", "payments", 10, 3), PairLag("audit", "orders", 1, 0),
-        PairLag("partial", "orders", 10, 5), PairLag("partial", "payments", 10, 3),
-        PairLag(OTHER_TOPICS, OTHER_TOPICS, 1, 900),
+        PairLag("billing", "orders", 10, 5, 5), PairLag("billing", "payments", 10, 3, 3),
+        PairLag("audit", "orders", 1, 0, 0),
+        PairLag("partial", "orders", 10, 5, 5), PairLag("partial", "payments", 10, 3, 3),
+        PairLag(OTHER_TOPICS, OTHER_TOPICS, 1, 900, 900),
     )  # fmt: skip
     config, catalog = NodeConfig(metrics_group_lag_ms=interval_ms), catalog_of(topic(OFFSETS_TOPIC, UUID(int=1)))
     return GroupLagHistory(config, of, catalog, collected, lambda: NOW_MS)

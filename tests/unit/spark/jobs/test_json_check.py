@@ -129,6 +129,9 @@ DECIMAL, TEXT = DecimalType(5, 2), StringType()
         (FloatType(), "-Infinity"),
         (TEXT, '"1e999"'),
         (TEXT, "1.10"),
+        (TEXT, '"NaN"'),
+        (TEXT, '{"NaN": "Infinity"}'),
+        (TEXT, "1e23"),  # 9.999999999999999E22, the same double
         (TEXT, "123456789012345678901234567890"),
         (TEXT, '{"x": [0.1, {"y": 1e300}], "z": true}'),
         (DateType(), '"2026-01-01"'),
@@ -140,6 +143,12 @@ DECIMAL, TEXT = DecimalType(5, 2), StringType()
         (TimestampType(), '"2026-01-01T00:00:00.123456789+01:00"'),  # microseconds are read
         (TimestampType(), '"9999-12-31T23:59:59.999999Z"'),
         (TimestampType(), '"0001-01-01T00:00:00"'),
+        (TimestampType(), '"+0001-1-1T00:00:00"'),
+        (TimestampType(), '"0001-01-01T00:00:00-05:00"'),
+        (TimestampType(), '" 9999-12-31T23:59:59+08 "'),
+        (TimestampType(), '"9999-12-31"'),
+        (TimestampType(), '"9999-12-30T23:59:59 America/Los_Angeles"'),
+        (TimestampType(), '"0001-1-2T00:00:00+5:00"'),
         (TimestampType(), "1700000000"),
         (TimestampType(), "-62135596800"),
         (TimestampType(), "253402300799"),
@@ -167,6 +176,9 @@ def test_a_field_says_what_is_read(kind: DataType, text: str) -> None:
         (FloatType(), "1e39"),
         (FloatType(), "3.4028236e38"),
         (TEXT, "1e999"),
+        (TEXT, "NaN"),  # "NaN", a text with quotes
+        (TEXT, "-Infinity"),
+        (TEXT, '{"x": [{"y": Infinity}]}'),
         (TEXT, "0.1234567890123456789"),
         (TEXT, '{"x": [1, 12345678901234567.5]}'),
         (DateType(), '"2026-01-01 garbage"'),
@@ -186,6 +198,14 @@ def test_a_field_says_what_is_read(kind: DataType, text: str) -> None:
         (TimestampType(), '"+10000-01-01T00:00:00Z"'),
         (TimestampType(), '"0001-01-01T00:00:00+05:00"'),
         (TimestampType(), '"9999-12-31T23:00:00-05:00"'),
+        (TimestampType(), '"9999-12-31T23:59:59-8:00"'),
+        (TimestampType(), '"9999-12-31T23:59:59 America/Los_Angeles"'),
+        (TimestampType(), '"9999-12-31T23:59:59 GMT-8"'),
+        (TimestampType(), '"+9999-12-31T23:59:59-08:00"'),
+        (TimestampType(), '"0001-1-1T00:00:00+05:00"'),
+        (TimestampType(), '"0001-01-1T00:00:00+05:00"'),
+        (TimestampType(), '"0001-01-01T00:00:00 Asia/Tokyo"'),
+        (TimestampType(), '"0001-01-01T00:00:00+5:00"'),
         (TimestampType(), "1700000000000"),  # milliseconds
         (TimestampType(), "99999999999999"),  # Spark's microseconds overflow
         (TimestampType(), "253402300800"),

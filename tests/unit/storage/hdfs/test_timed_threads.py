@@ -6,9 +6,11 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
+from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.timed_threads import NoOutcome, TimedThreads
 from tests.harness.waiting import until
 
@@ -103,6 +105,33 @@ async def test_the_age_of_a_call_decides_and_not_who_waits_for_it(hung: Calls) -
         await until(lambda: threads.overdue == USABLE)
         hung.end.set()
         await until(lambda: threads.overdue == 0)
+
+
+async def test_a_call_that_its_thread_never_began_gives_its_place_back(
+    hung: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hold a new thread back for longer than its call's time, as a standstill of the process may."""
+    held, run, errors = threading.Event(), LibraryThread._run, list[dict[str, Any]]()
+
+    def run_when_free(thread: LibraryThread) -> None:
+        if "calls-0" in repr(thread):
+            assert held.wait(LONG_S)
+        run(thread)
+
+    monkeypatch.setattr(LibraryThread, "_run", run_when_free)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    async with timed_threads(usable=2, most=2) as threads:
+        never_begun = asyncio.create_task(threads.run(lambda: 1, 0.01))
+        running = asyncio.create_task(threads.run(hung, LONG_S))
+        waiting = asyncio.create_task(threads.run(lambda: 7, 5.0))
+        with pytest.raises(NoOutcome):
+            await never_begun
+        assert await waiting == 7
+        assert threads.overdue == 0
+        hung.end.set()
+        assert await running == "late"
+        held.set()
+    assert not errors
 
 
 async def test_a_call_whose_caller_has_left_in_time_costs_no_thread(hung: Calls) -> None:
