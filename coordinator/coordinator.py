@@ -19,44 +19,25 @@ from bmq.coordinator.apis import group_admin, membership, txn_offsets
 from bmq.coordinator.apis import offsets as offset_api
 from bmq.coordinator.group_shard.manager import GroupShards
 from bmq.coordinator.offsets.committed import Offsets
-from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.context import CoordinatorContext
 from bmq.coordinator.shard.load_failure import LoadFailure
-from bmq.coordinator.shard.log import ShardLogs
-from bmq.core.clock import Clock
-from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.records.control import TransactionMarker
 from bmq.core.transaction_answers import Verifier
 from bmq.core.wire import messages as m
-from bmq.meta.catalog import Catalog, Topic
-from bmq.meta.cluster.view import ClusterView
+from bmq.meta.catalog import Topic
 from bmq.meta.proxy_addresses import Proxies
-from bmq.meta.security.client_quotas import Bounds, NoBounds
 from bmq.meta.shard_kinds import ShardId
 
 
 class Coordinator:
     """The ``api.LocalCoordinator``: groups and offsets of this process's shards."""
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        clock: Clock,
-        logs: ShardLogs,
-        topic: Callable[[], Awaitable[Topic]],
-        catalog: Catalog,
-        view: ClusterView,
-        *,
-        verify: Verifier,
-        settings: CoordinatorSettings | None = None,
-        bounds: Bounds | None = None,
-    ) -> None:
+    def __init__(self, context: CoordinatorContext, topic: Callable[[], Awaitable[Topic]], verify: Verifier) -> None:
         """``topic`` returns ``__consumer_offsets`` and creates it if it is missing; it raises RequestError if that is
-        not possible now.  ``view`` names the owner of each shard.  ``bounds``: how many groups a principal may own.
-        ``verify`` asks transactions' coordinators about commits."""
-        self._settings = settings or CoordinatorSettings.of(config)
-        self._catalog = catalog
-        self._shards = GroupShards(self._settings, clock, logs, topic, catalog, view, bounds or NoBounds(), verify)
+        not possible now.  ``verify`` asks transactions' coordinators about commits."""
+        self._context = context
+        self._shards = GroupShards(context, topic, verify)
 
     async def start(self) -> None:
         """Begin to load shards, and return at once.  Requests wait for their shard for ``load_timeout_s``."""
@@ -105,12 +86,12 @@ class Coordinator:
     @property
     def groups_refused(self) -> int:
         """The number of requests that would have created a group past ``max_groups`` of their user.  For metrics."""
-        return self._shards.bounds.refused
+        return self._shards.parts.bounds.refused
 
     @property
     def commits_unverified(self) -> int:
         """The number of offset commits that wait for the coordinators of their transactions.  For metrics."""
-        return self._shards.verifier.commits
+        return self._shards.parts.verifier.commits
 
     @property
     def oldest_pending_s(self) -> float:
@@ -122,7 +103,7 @@ class Coordinator:
         return self._shards.offsets()
 
     async def join_group(self, request: m.JoinGroupRequest, client: ClientInfo) -> m.JoinGroupResponse:
-        return await membership.join_group(self._shards, self._settings, request, client)
+        return await membership.join_group(self._shards, self._context.settings, request, client)
 
     async def sync_group(self, request: m.SyncGroupRequest, client: ClientInfo) -> m.SyncGroupResponse:
         return await membership.sync_group(self._shards, request)
@@ -136,22 +117,22 @@ class Coordinator:
         return await membership.leave_group(self._shards, request)
 
     async def offset_commit(self, request: m.OffsetCommitRequest, client: ClientInfo) -> m.OffsetCommitResponse:
-        return await offset_api.offset_commit(self._shards, self._catalog, request, client.principal)
+        return await offset_api.offset_commit(self._shards, self._context.catalog, request, client.principal)
 
     async def txn_offset_commit(
         self, request: m.TxnOffsetCommitRequest, client: ClientInfo
     ) -> m.TxnOffsetCommitResponse:
-        return await txn_offsets.txn_offset_commit(self._shards, self._catalog, request, client.principal)
+        return await txn_offsets.txn_offset_commit(self._shards, self._context.catalog, request, client.principal)
 
     async def end_transaction(self, partition: int, marker: TransactionMarker) -> ErrorCode:
         """End a producer's transaction in a partition of ``__consumer_offsets`` (``GroupShards.end_transaction``)."""
         return await self._shards.end_transaction(partition, marker)
 
     async def offset_fetch(self, request: m.OffsetFetchRequest, client: ClientInfo) -> m.OffsetFetchResponse:
-        return await offset_api.offset_fetch(self._shards, self._catalog, request)
+        return await offset_api.offset_fetch(self._shards, self._context.catalog, request)
 
     async def offset_delete(self, request: m.OffsetDeleteRequest, client: ClientInfo) -> m.OffsetDeleteResponse:
-        return await offset_api.offset_delete(self._shards, self._catalog, request)
+        return await offset_api.offset_delete(self._shards, self._context.catalog, request)
 
     async def describe_groups(self, request: m.DescribeGroupsRequest, client: ClientInfo) -> m.DescribeGroupsResponse:
         return await group_admin.describe_groups(self._shards, request)

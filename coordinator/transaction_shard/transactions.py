@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.shard.context import CoordinatorContext
 from bmq.coordinator.transaction import events as ev
 from bmq.coordinator.transaction.id_pattern import pattern_of
 from bmq.coordinator.transaction.partitions import has, numbers_of, ordered
@@ -26,11 +27,10 @@ from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.core.aio.steps import batched
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn, room_in_turn
-from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.wire import messages as m
-from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
+from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.group_placement import shard_of
 from bmq.meta.kv import KvError
 from bmq.meta.shard_kinds import ShardId, may_be_in_transactions
@@ -68,16 +68,11 @@ class TransactionApis:
     """The ``TransactionCoordinator`` of this process, for the shards that it owns."""
 
     def __init__(
-        self,
-        shards: TransactionShards,
-        catalog: Catalog,
-        clock: Clock,
-        offsets_topic: Callable[[], Awaitable[Topic]],
+        self, context: CoordinatorContext, shards: TransactionShards, offsets_topic: Callable[[], Awaitable[Topic]]
     ) -> None:
         """``offsets_topic`` returns ``__consumer_offsets`` and creates it if it is missing; it raises RequestError."""
         self._shards = shards
-        self._catalog = catalog
-        self._clock = clock
+        self._context = context
         self._offsets_topic = offsets_topic
 
     @property
@@ -110,7 +105,7 @@ class TransactionApis:
         try:
             if not request.transactional_id or (resumed[0] < 0) != (resumed[1] < 0):
                 raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id, or a producer id without epoch")
-            if not 0 < request.transaction_timeout_ms <= self._shards.settings.transaction_timeout_max_ms:
+            if not 0 < request.transaction_timeout_ms <= self._context.settings.transaction_timeout_max_ms:
                 raise RequestError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "past transaction.max.timeout.ms, or below 1")
             event = ev.InitProducerId(
                 timeout_ms=request.transaction_timeout_ms,
@@ -196,11 +191,11 @@ class TransactionApis:
         """
         if not may_be_in_transactions(name):
             return None
-        known = self._catalog.topics.get(name)
+        known = self._context.catalog.topics.get(name)
         if topic_id is None or (known is not None and known.topic_id == topic_id):
             return known
         try:
-            known = await self._catalog.refresh(name)
+            known = await self._context.catalog.refresh(name)
         except (KvError, FormatError):
             return None
         return known if known is not None and known.topic_id == topic_id else None
@@ -230,7 +225,7 @@ class TransactionApis:
             if not request.transactional_id or not request.group_id:
                 raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id or no group id")
             serving = await self._shards.serving(request.transactional_id)
-            topic = self._catalog.topics.get(OFFSETS_TOPIC) or await self._offsets_topic()
+            topic = self._context.catalog.topics.get(OFFSETS_TOPIC) or await self._offsets_topic()
             number = shard_of(request.group_id, topic.partitions)
             addition = _Addition(request.transactional_id, request.producer_id, request.producer_epoch, ())
             code = await _add(serving, addition, (TopicPartitions(topic.name, topic.topic_id, (number,)),), 0)
@@ -308,7 +303,7 @@ class TransactionApis:
             pattern = pattern_of(request)
         except FormatError:
             return _listing(ErrorCode.INVALID_REGULAR_EXPRESSION, unknown)
-        now_ms = self._clock.now_ms()
+        now_ms = self._context.clock.now_ms()
 
         def is_wanted(transactional_id: str, value: StoredTransaction) -> bool:
             if (producers and value.producer_id not in producers) or (states and value.state.kafka_name not in states):

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from bmq.coordinator.api import LocalTransactionCoordinator
 from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.server import Forwarding
+from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.context import CoordinatorContext
 from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.manager import Shards
@@ -41,24 +43,24 @@ class CoordinatorRole:
         parts: Parts,
         broker: BrokerRole | None,
         offsets_topic: Callable[[], Awaitable[Topic]],
-        make_transactions: Callable[[ShardLogs], TransactionParts],
+        make_transactions: Callable[[CoordinatorContext], TransactionParts],
     ) -> None:
         """Make the role; ``offsets_topic`` returns ``__consumer_offsets``, and creates it if it is missing.
 
         Shards whose partition ``broker`` owns are written and read in this process.  ``make_transactions`` returns the
-        transaction coordinator over the shards' logs.
+        transaction coordinator.
         """
         joined = parts.joined
         remote = RemoteShardLogs(joined.view, parts.catalog, joined.peers)
         logs: ShardLogs = remote
         if broker is not None:
             logs = RoutedShardLogs(joined.view, parts.catalog, broker.shard_logs, remote)
-        self.coordinator = Coordinator(
-            parts.config, parts.clock, logs, offsets_topic, parts.catalog, joined.view,
-            bounds=parts.security.client_quotas,
-            verify=parts.verifier,
+        context = CoordinatorContext(
+            settings=CoordinatorSettings.of(parts.config), clock=parts.clock, logs=logs, catalog=parts.catalog,
+            view=joined.view, bounds=parts.security.client_quotas,
         )  # fmt: skip
-        self._transactions = make_transactions(logs)
+        self.coordinator = Coordinator(context, offsets_topic, parts.verifier)
+        self._transactions = make_transactions(context)
         self._forwarding = Forwarding(
             self.coordinator, joined.view, transactions=self.transactions, shards_not_loaded=self.shards_not_loaded
         )

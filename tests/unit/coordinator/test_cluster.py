@@ -156,7 +156,7 @@ async def test_a_shard_given_to_the_same_process_again_is_loaded_again() -> None
         after = process.coordinator._shards._shards[0]
         assert after is not before
         assert before.is_closed
-        assert after.ownership == 2
+        assert after.context.ownership == 2
         assert await proxy.fetch(GROUP) == (0, 5)
 
 

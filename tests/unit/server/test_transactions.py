@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.context import CoordinatorContext, ShardContext
 from bmq.coordinator.shard.manager import Shards
-from bmq.core.clock import LoopClock, SystemClock
+from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.features import TRANSACTION_VERSION, FeatureTable
@@ -35,7 +35,6 @@ from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
 from tests.harness.single_node import single_node
 from tests.harness.waiting import until
-from tests.unit.coordinator.fakes import settings
 from tests.unit.coordinator.shard.kv_kind import ActiveKv, KvShard
 from tests.unit.proxy.transactions.transactions_world import FakeTransactions, end, init, listing
 
@@ -49,14 +48,13 @@ SHARDS = 50
 class StoredShards(Shards[ActiveKv]):
     """The shards of ``__transaction_state`` in one process, over their real logs."""
 
-    def __init__(self, parts: Parts, logs: ShardLogs, topic: Callable[[], Awaitable[Topic]]) -> None:
-        super().__init__(TRANSACTIONS, settings(), topic, parts.catalog, parts.joined.view)
+    def __init__(self, context: CoordinatorContext, topic: Callable[[], Awaitable[Topic]]) -> None:
+        super().__init__(TRANSACTIONS, context, topic, partitions=SHARDS, expiry_interval_s=600.0)
         self.ends: list[str] = []
         self.broken: dict[ShardId, str] = {}
-        self._logs = logs
 
-    def _new_shard(self, shard: ShardId, ownership: int) -> KvShard:
-        return KvShard(shard, ownership, cast(Any, self._logs), LoopClock(), self._settings, self._loads, self._spawn)
+    def _new_shard(self, context: ShardContext) -> KvShard:
+        return KvShard(context)
 
     def not_loaded(self) -> dict[ShardId, str]:
         return self.broken
@@ -124,8 +122,8 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
                 raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the proxy creates it")
             return found
 
-        def make(logs: ShardLogs) -> coordinator_role.TransactionParts:
-            shards = StoredShards(parts, logs, topic)
+        def make(context: CoordinatorContext) -> coordinator_role.TransactionParts:
+            shards = StoredShards(context, topic)
             made.append(StoredTransactions(parts, shards))
             return coordinator_role.TransactionParts(shards, made[0], made[0].close)
 

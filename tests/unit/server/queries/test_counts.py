@@ -105,7 +105,7 @@ async def test_very_many_open_transactions_are_looked_at_without_a_stop() -> Non
     shards = object.__new__(TransactionShards)
     serving: Any = SimpleNamespace(state=state)
     shards._loaded = lambda: [serving]  # type: ignore[assignment,method-assign,return-value]
-    shards._clock = FakeClock(4_000)
+    shards._context = cast(Any, SimpleNamespace(clock=FakeClock(4_000)))
     counts = Counts(None, cast(Any, SimpleNamespace(transaction_shards=shards)))
     with loop_stops() as stops:
         await counts.count()
