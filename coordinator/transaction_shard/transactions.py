@@ -17,6 +17,7 @@ from uuid import UUID
 
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.shard.context import CoordinatorContext
+from bmq.coordinator.shard.kind_coordinator import KindCoordinator
 from bmq.coordinator.transaction import events as ev
 from bmq.coordinator.transaction.id_pattern import pattern_of
 from bmq.coordinator.transaction.partitions import has, numbers_of, ordered
@@ -64,33 +65,36 @@ class _Addition(NamedTuple):
     is_question: bool = False
 
 
-class TransactionApis:
+class TransactionApis(KindCoordinator[TransactionShards]):
     """The ``TransactionCoordinator`` of this process, for the shards that it owns."""
 
     def __init__(
-        self, context: CoordinatorContext, shards: TransactionShards, offsets_topic: Callable[[], Awaitable[Topic]]
+        self,
+        context: CoordinatorContext,
+        shards: TransactionShards,
+        offsets_topic: Callable[[], Awaitable[Topic]],
+        close_parts: Callable[[], Awaitable[None]],
     ) -> None:
-        """``offsets_topic`` returns ``__consumer_offsets`` and creates it if it is missing; it raises RequestError."""
-        self._shards = shards
+        """``offsets_topic`` returns ``__consumer_offsets`` and creates it if it is missing; it raises RequestError.
+
+        ``close_parts``: as in ``KindCoordinator``.
+        """
+        super().__init__(shards, close_parts)
         self._context = context
         self._offsets_topic = offsets_topic
 
-    @property
-    def shards(self) -> TransactionShards:
-        return self._shards
-
     def shard_of(self, transactional_id: str) -> ShardId:
         """Return the shard of a transactional id: the partition of ``__transaction_state`` that Kafka chooses."""
-        return self._shards.shard_of(transactional_id)
+        return self.shards.shard_of(transactional_id)
 
     async def ready(self, transactional_id: str) -> None:
         """Wait until the shard of the transactional id is served; create the topic if it is missing.
 
         Raises RequestError: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
         """
-        serving = await self._shards.serving(transactional_id)
+        serving = await self.shards.serving(transactional_id)
         await serving.freshness.renew()
-        if self._shards.is_draining:
+        if self.shards.is_draining:
             raise RequestError(ErrorCode.NOT_COORDINATOR, "the process is shutting down")
 
     # ---------------------------------------------------------------------------------------------- InitProducerId
@@ -113,7 +117,7 @@ class TransactionApis:
                 epoch=max(resumed[1], NO_EPOCH),
                 principal=client.principal,
             )
-            serving = await self._shards.serving(request.transactional_id)
+            serving = await self.shards.serving(request.transactional_id)
             found = await serving.handle(request.transactional_id, event)
         except RequestError as error:
             found = ev.Respond(error.code)
@@ -205,7 +209,7 @@ class TransactionApis:
         try:
             if not addition.transactional_id:
                 raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id")
-            serving = await self._shards.serving(addition.transactional_id)
+            serving = await self.shards.serving(addition.transactional_id)
             if addition.is_question:
                 return await _verify(serving, addition, topics)
             client_version = 2 if version >= BATCHED_SINCE else 0
@@ -224,7 +228,7 @@ class TransactionApis:
         try:
             if not request.transactional_id or not request.group_id:
                 raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id or no group id")
-            serving = await self._shards.serving(request.transactional_id)
+            serving = await self.shards.serving(request.transactional_id)
             topic = self._context.catalog.topics.get(OFFSETS_TOPIC) or await self._offsets_topic()
             number = shard_of(request.group_id, topic.partitions)
             addition = _Addition(request.transactional_id, request.producer_id, request.producer_epoch, ())
@@ -248,7 +252,7 @@ class TransactionApis:
         try:
             if not request.transactional_id:
                 raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id")
-            serving = await self._shards.serving(request.transactional_id)
+            serving = await self.shards.serving(request.transactional_id)
             event = kind(producer_id=request.producer_id, epoch=request.producer_epoch)
             found = await serving.handle(request.transactional_id, event)
         except RequestError as error:
@@ -267,7 +271,7 @@ class TransactionApis:
     ) -> m.DescribeTransactionsResponse:
         """Describe transactions.  The response has a state for each id of the request, in the request's order."""
         ids = list(request.transactional_ids)
-        found = await self._shards.serving_each(ids)
+        found = await self.shards.serving_each(ids)
         turns, states = Turns(), []
         for transactional_id, serving in zip(ids, found, strict=True):
             if turns.is_over():
@@ -313,7 +317,7 @@ class TransactionApis:
             return pattern is None or pattern.matches(transactional_id)
 
         listed, turns = [], Turns()
-        for serving in (await self._shards.all_serving(only)).values():
+        for serving in (await self.shards.all_serving(only)).values():
             if isinstance(serving, RequestError):
                 return _listing(serving.code, unknown)
             if serving is None:

@@ -13,7 +13,6 @@ from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.coordinator.transaction_shard.transactions import TransactionApis
 from bmq.meta.catalog import TRANSACTIONS_TOPIC, Topic
 from bmq.meta.producer_ids import ProducerIds
-from bmq.server.roles.coordinator import TransactionParts
 from bmq.server.roles.parts import Parts
 
 
@@ -23,7 +22,7 @@ def make_transactions(
     offsets_topic: Callable[[], Awaitable[Topic]],
     producer_ids: ProducerIds,
     context: CoordinatorContext,
-) -> TransactionParts:
+) -> TransactionApis:
     """Return the transaction coordinator of the process.
 
     ``offsets_topic`` returns ``__consumer_offsets``, and creates it if it is missing.
@@ -35,4 +34,4 @@ def make_transactions(
         producer_ids=producer_ids.next,
         write_markers=RoutedMarkers(catalog, parts.group_markers, owners),
     )  # fmt: skip
-    return TransactionParts(shards, TransactionApis(context, shards, offsets_topic), owners.close)
+    return TransactionApis(context, shards, offsets_topic, owners.close)

@@ -515,5 +515,5 @@ async def join_alone(proxy: ProxyProcess, group: str) -> tuple[str, int]:
 
 def serves(process: CoordinatorProcess, shard: int) -> bool:
     """Return whether the process has loaded the shard."""
-    present = process.coordinator._shards._shards.get(shard)
+    present = process.coordinator.shards._shards.get(shard)
     return present is not None and present.serving is not None

@@ -275,12 +275,12 @@ class World:
     @property
     def membership_budget(self) -> ByteBudget:
         """The memory of the members of all groups."""
-        return self.coordinator._shards.parts.budget
+        return self.coordinator.shards.parts.budget
 
     @property
     def verifier(self) -> CommitVerifier:
         """The way of questions to transactions' coordinators."""
-        return self.coordinator._shards.parts.verifier
+        return self.coordinator.shards.parts.verifier
 
     def _make(self) -> Coordinator:
         context = context_of(self.settings, self.logs, self.catalog, OneView("n"), self.bounds)
@@ -298,11 +298,11 @@ class World:
     def isolate(self) -> None:
         """Give the coordinator empty logs: a shard that it loses stays lost, or two coordinators would take turns."""
         self.logs = MemoryLogs(len(self.logs.partitions))
-        for shard in self.coordinator._shards._shards.values():
+        for shard in self.coordinator.shards._shards.values():
             shard.context = replace(shard.context, logs=self.logs)
 
     def facts(self, partition: int = 0) -> dict[tuple[object, ...], object]:
-        serving = self.coordinator._shards._shards[partition].serving
+        serving = self.coordinator.shards._shards[partition].serving
         assert serving is not None
         return serving.state.facts()
 

@@ -77,6 +77,7 @@ class Process:
         self.catalog = MemoryCatalog(topic(OFFSETS_TOPIC, 3), transactions, ORDERS)
         self.ids = ids
         self.no_ids = False
+        self.are_parts_closed = False
 
         async def transactions_topic() -> Topic:
             return self.catalog.topics[TRANSACTIONS_TOPIC]
@@ -88,7 +89,10 @@ class Process:
         self.shards = TransactionShards(
             context, transactions_topic, producer_ids=self._next_id, write_markers=partitions.write
         )
-        self.apis = TransactionApis(context, self.shards, offsets_topic)
+        self.apis = TransactionApis(context, self.shards, offsets_topic, self._close_parts)
+
+    async def _close_parts(self) -> None:
+        self.are_parts_closed = True
 
     async def _next_id(self) -> int:
         if self.no_ids:
@@ -215,8 +219,8 @@ async def running(world: World) -> AsyncIterator[World]:
     finally:
         world.partitions.open.set()
         for process in (world.a, world.b):
-            process.shards.close()
-            await process.shards.wait_closed()
+            await process.apis.close()
+            assert process.are_parts_closed
 
 
 def key(number: int) -> PartitionKey:

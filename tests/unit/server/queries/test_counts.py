@@ -13,6 +13,7 @@ from bmq.broker.assignment import events as ev
 from bmq.broker.assignment.open_state import OpenState
 from bmq.broker.config import LogConfig
 from bmq.broker.partition.driver import PartitionDriver
+from bmq.coordinator.shard.kind_coordinator import KindCoordinator
 from bmq.coordinator.transaction.records import StoredTransaction, TransactionRecord
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.coordinator.transaction_shard.manager import TransactionShards
@@ -106,7 +107,7 @@ async def test_very_many_open_transactions_are_looked_at_without_a_stop() -> Non
     serving: Any = SimpleNamespace(state=state)
     shards._loaded = lambda: [serving]  # type: ignore[assignment,method-assign,return-value]
     shards._context = cast(Any, SimpleNamespace(clock=FakeClock(4_000)))
-    counts = Counts(None, cast(Any, SimpleNamespace(transaction_shards=shards)))
+    counts = Counts(None, cast(Any, SimpleNamespace(transactions=KindCoordinator(shards))))
     with loop_stops() as stops:
         await counts.count()
     assert counts.oldest_transaction_s == 7.0
