@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from bmq.coordinator.group_markers import GroupMarkers
-from bmq.coordinator.transaction_shard.markers import WriteMarkers
+from bmq.coordinator.transaction_shard.parts import WriteMarkers
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.model import PartitionKey
 from bmq.core.records.control import TransactionMarker

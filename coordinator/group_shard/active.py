@@ -15,22 +15,18 @@ from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.membership_budget import MembershipAccount
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import GroupState
-from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
-from bmq.coordinator.group_shard.group_bounds import GroupBounds, PastBound
+from bmq.coordinator.group_shard.group_bounds import PastBound
 from bmq.coordinator.group_shard.offsets import slices
+from bmq.coordinator.group_shard.parts import GroupParts
 from bmq.coordinator.group_shard.refused_markers import RefusedMarkers
 from bmq.coordinator.group_shard.state import GroupsState
 from bmq.coordinator.group_shard.transactions import OffsetTransactions
 from bmq.coordinator.group_shard.verification import CommitTransaction
-from bmq.coordinator.group_shard.verified_commits import VerifiedCommits
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
-from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.freshness import Freshness
+from bmq.coordinator.shard.active import Loaded
+from bmq.coordinator.shard.context import ShardContext
 from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
-from bmq.coordinator.shard.response_queue import ResponseQueue
-from bmq.coordinator.shard.writer import Writer
-from bmq.core.aio.byte_budget import ByteBudget
-from bmq.core.aio.turns import StepQueue, Turns, next_turn
+from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 
@@ -51,30 +47,14 @@ class ActiveGroups(OffsetTransactions):
     """The groups of a shard, under a single ownership of its log."""
 
     def __init__(
-        self,
-        state: GroupsState,
-        writer: Writer,
-        clock: Clock,
-        settings: CoordinatorSettings,
-        budget: ByteBudget,
-        answers: ResponseQueue,
-        freshness: Freshness,
-        bounds: GroupBounds,
-        verifier: CommitVerifier,
-        partition: int,
-        ends: StepQueue,
-        refused: RefusedMarkers,
+        self, context: ShardContext, loaded: Loaded[GroupsState], parts: GroupParts, refused: RefusedMarkers
     ) -> None:
-        verified = VerifiedCommits(verifier, partition, state.pending)
-        super().__init__(state, writer, clock, settings, freshness, verified=verified, ends=ends, refused=refused)
-        self._bounds = bounds
-        self.account = MembershipAccount(budget)
-        self._budget = budget
+        super().__init__(context, loaded, parts, refused)
+        self.account = MembershipAccount(parts.budget)
         self._waking: list[Group] = []  # groups with effects at once
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._parked: dict[asyncio.Future[Any], _Parked] = {}
-        self._answers = answers
 
     async def go_live(self) -> None:
         turns = Turns()
@@ -100,7 +80,7 @@ class ActiveGroups(OffsetTransactions):
         if self._timer is not None:
             self._timer.cancel()
         for token, parked in self._parked.items():  # not by group: there may be very many groups, and few requests
-            self._answers.give(token, parked.refusal(error))
+            self._parts.answers.give(token, parked.refusal(error))
 
     def release(self, error: ErrorCode) -> None:
         """Respond to all parked requests with ``error``; their groups go on."""
@@ -113,7 +93,7 @@ class ActiveGroups(OffsetTransactions):
 
     def now(self) -> Now:
         """Return the present time by both clocks."""
-        return _now_of(self._clock)
+        return _now_of(self._context.clock)
 
     # ------------------------------------------------------------------------------------------------ members
 
@@ -131,16 +111,16 @@ class ActiveGroups(OffsetTransactions):
 
     async def _join(self, group_id: str, request: Join, principal: str) -> JoinResponse:
         if group_id not in self.state.groups:
-            await self._bounds.wait_known(principal)
+            await self._parts.bounds.wait_known(principal)
         await self.room()
         group = self.state.groups.get(group_id)
         now = self.now()
-        if not self._budget.has_room and (group is None or request.member_id not in group.members):
+        if not self._parts.budget.has_room and (group is None or request.member_id not in group.members):
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the process's memory for group members is full")
         if group is None:
             if request.member_id:
                 return JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-            self._bounds.check(principal)
+            self._parts.bounds.check(principal)
             group = self.state.create(group_id, now.wall_ms, principal)
         token: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
         response = group.join(request, token, now)
@@ -171,7 +151,7 @@ class ActiveGroups(OffsetTransactions):
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """Serve a heartbeat, as ``Group.heartbeat`` does; UNKNOWN_MEMBER_ID for a missing group."""
-        now_ms = int(self._clock.monotonic() * 1000)
+        now_ms = int(self._context.clock.monotonic() * 1000)
         return self._group_of_member(group_id).heartbeat(member_id, instance_id, generation, now_ms)
 
     def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
@@ -208,7 +188,7 @@ class ActiveGroups(OffsetTransactions):
         durable in time.  A part of the commit may be stored all the same.
         """
         if group_id not in self.state.groups:
-            await self._bounds.wait_known(principal)
+            await self._parts.bounds.wait_known(principal)
         deadline = self._deadline()
         producer = transaction.producer if transaction is not None else None
         answers: list[ErrorCode] = []
@@ -223,7 +203,7 @@ class ActiveGroups(OffsetTransactions):
                     await self._ready_to_commit(transaction, len(offsets), deadline)
                 group = self.state.groups.get(group_id)
                 if group is not None:
-                    now_ms = int(self._clock.monotonic() * 1000)
+                    now_ms = int(self._context.clock.monotonic() * 1000)
                     is_transactional = producer is not None
                     group.check_commit(member_id, instance_id, generation, now_ms, is_transactional=is_transactional)
                 elif generation >= 0:  # GROUP_ID_NOT_FOUND from OffsetCommit 9 on (KIP-848)
@@ -258,8 +238,9 @@ class ActiveGroups(OffsetTransactions):
         records: list[CoordinatorRecord] = []
         encoded: list[KeyValue] = []
         answers = [ErrorCode.NONE] * len(offsets)
+        metadata_max = self._context.settings.metadata_max
         for number, (topic, partition, value) in enumerate(offsets):
-            if _java_length(value.metadata) > self._settings.metadata_max:
+            if _java_length(value.metadata) > metadata_max:
                 answers[number] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             record = OffsetRecord(group_id, topic, partition, value)
@@ -291,7 +272,7 @@ class ActiveGroups(OffsetTransactions):
         ``Freshness.prove_again`` and ``OwnedKeys.prove``.
         """
         await self._in_time(self.freshness.prove_again(), deadline)
-        await self._in_time(self._bounds.refuse(past, group_id), deadline)
+        await self._in_time(self._parts.bounds.refuse(past, group_id), deadline)
 
     def _create(self, group_id: str, principal: str) -> list[CoordinatorRecord]:
         """Create the group of a commit if it is missing; return the record of its principal, unless that is stored.
@@ -300,7 +281,7 @@ class ActiveGroups(OffsetTransactions):
         """
         group = self.state.groups.get(group_id)
         if group is None:
-            self._bounds.check(principal)
+            self._parts.bounds.check(principal)
             group = self.state.create(group_id, self.now().wall_ms, principal)
         is_missing = bool(group.principal) and not self.state.is_stored(group_id)
         return [GroupRecord(group_id, group.created())] if is_missing else []
@@ -325,7 +306,7 @@ class ActiveGroups(OffsetTransactions):
             for effect in effects:
                 if isinstance(effect, Respond):
                     assert isinstance(effect.token, asyncio.Future)
-                    self._answers.give(effect.token, effect.response)
+                    self._parts.answers.give(effect.token, effect.response)
                 else:
                     self._store(group, effect, now)
         self.account.charge(group)
@@ -358,7 +339,7 @@ class ActiveGroups(OffsetTransactions):
         if self._timer is None or next_ms < self._timer_ms:
             if self._timer is not None:
                 self._timer.cancel()
-            delay_s = max(next_ms / 1000 - self._clock.monotonic(), _TIMER_MIN_S)
+            delay_s = max(next_ms / 1000 - self._context.clock.monotonic(), _TIMER_MIN_S)
             self._timer_ms = next_ms
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 

@@ -8,49 +8,39 @@ from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.group_shard.active import ActiveGroups
 from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
 from bmq.coordinator.group_shard.group_bounds import GroupBounds
+from bmq.coordinator.group_shard.parts import GroupParts
 from bmq.coordinator.group_shard.shard import GroupShard
 from bmq.coordinator.offsets.committed import Offsets
-from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.context import CoordinatorContext, ShardContext
 from bmq.coordinator.shard.manager import Shards
 from bmq.coordinator.shard.owned_keys import OwnedKeys
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.turns import StepQueue
-from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.control import TransactionMarker
 from bmq.core.transaction_answers import Verifier
-from bmq.meta.catalog import Catalog, Topic
-from bmq.meta.cluster.view import ClusterView
+from bmq.meta.catalog import Topic
 from bmq.meta.group_placement import shard_of
-from bmq.meta.security.client_quotas import Bounds
-from bmq.meta.shard_kinds import GROUPS, ShardId
+from bmq.meta.shard_kinds import GROUPS
 
 
 class GroupShards(Shards[ActiveGroups]):
     """The shards of ``__consumer_offsets`` in this process, and the bounds of their groups."""
 
-    def __init__(
-        self,
-        settings: CoordinatorSettings,
-        clock: Clock,
-        logs: ShardLogs,
-        topic: Callable[[], Awaitable[Topic]],
-        catalog: Catalog,
-        view: ClusterView,
-        bounds: Bounds,
-        verify: Verifier,
-    ) -> None:
-        """``verify`` asks transactions' coordinators about commits."""
-        super().__init__(GROUPS, settings, topic, catalog, view)
-        self.verifier = CommitVerifier(verify, catalog)
-        self.bounds = GroupBounds(bounds, OwnedKeys(self._loaded, self._coming))
-        self._clock = clock
-        self._logs = logs
-        self._budget = ByteBudget(settings.membership_bytes_max)
-        self._answers = ResponseQueue()
-        self._ends = StepQueue()
+    def __init__(self, context: CoordinatorContext, topic: Callable[[], Awaitable[Topic]], verify: Verifier) -> None:
+        """``topic``: as in ``Shards``.  ``verify`` asks transactions' coordinators about commits."""
+        settings = context.settings
+        super().__init__(
+            GROUPS, context, topic, partitions=settings.shards, expiry_interval_s=settings.expiry_interval_s
+        )
+        self.parts = GroupParts(
+            bounds=GroupBounds(context.bounds, OwnedKeys(self._loaded, self._coming)),
+            verifier=CommitVerifier(verify, context.catalog),
+            budget=ByteBudget(settings.membership_bytes_max),
+            answers=ResponseQueue(),
+            ends=StepQueue(),
+        )
 
     def drain(self) -> None:
         """Respond to parked requests and park no more: the process shuts down, and its clients must find another."""
@@ -108,7 +98,7 @@ class GroupShards(Shards[ActiveGroups]):
     def oldest_pending_s(self) -> float:
         """Return the age of the oldest transaction with pending offsets, in seconds; 0 without pending offsets."""
         began = [each.began_ms for serving in self._loaded() for each in serving.open_transactions()]
-        return max(0, self._clock.now_ms() - min(began)) / 1000 if began else 0.0
+        return max(0, self._context.clock.now_ms() - min(began)) / 1000 if began else 0.0
 
     def offsets(self) -> list[Offsets]:
         """Return the committed offsets of the loaded shards, for the lag of their groups.
@@ -118,19 +108,5 @@ class GroupShards(Shards[ActiveGroups]):
         """
         return [serving.state.offsets for serving in self._loaded() if serving.freshness.ask()]
 
-    def _new_shard(self, shard: ShardId, ownership: int) -> GroupShard:
-        return GroupShard(
-            shard,
-            ownership,
-            self._logs,
-            self._clock,
-            self._settings,
-            self._loads,
-            self._spawn,
-            catalog=self._catalog,
-            budget=self._budget,
-            answers=self._answers,
-            bounds=self.bounds,
-            verifier=self.verifier,
-            ends=self._ends,
-        )
+    def _new_shard(self, context: ShardContext) -> GroupShard:
+        return GroupShard(context, self.parts)

@@ -61,11 +61,12 @@ class ActiveOffsets(ActiveShard[GroupsState]):
         Raises RequestError if the log fails.
         """
         count, turns = 0, Turns()
+        clock, settings = self._context.clock, self._context.settings
         for group_id in list(self.state.groups):
             for topic in list(self.state.offsets.of_group(group_id)):
                 for partitions in slices(list(self.state.offsets.of_topic(group_id, topic))):
                     await self._breathe(turns, len(partitions) * OFFSET_ELEMENTS)
-                    now_ms, retention_ms = self._clock.now_ms(), self._settings.retention_ms
+                    now_ms, retention_ms = clock.now_ms(), settings.retention_ms
                     records = self.state.expired_offsets(group_id, topic, partitions, now_ms, retention_ms)
                     count += await self._remove(group_id, records)
             await self._breathe(turns, 1)

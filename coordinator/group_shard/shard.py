@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
 from bmq.coordinator.group_shard.active import ActiveGroups
-from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
-from bmq.coordinator.group_shard.group_bounds import GroupBounds
+from bmq.coordinator.group_shard.parts import GroupParts
 from bmq.coordinator.group_shard.refused_markers import RefusedMarkers
 from bmq.coordinator.group_shard.state import GroupsState
 from bmq.coordinator.offsets.committed import TopicRef
 from bmq.coordinator.offsets.deleted_topics import gone_topics, refs_of, unsure_topics
 from bmq.coordinator.records import OffsetRecord, encode
-from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.freshness import Freshness
-from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.active import Loaded
+from bmq.coordinator.shard.context import ShardContext
 from bmq.coordinator.shard.log_records import KeyValue
-from bmq.coordinator.shard.response_queue import ResponseQueue
-from bmq.coordinator.shard.shard import Phase, Shard, Spawn
-from bmq.coordinator.shard.writer import Writer
-from bmq.core.aio.byte_budget import ByteBudget
-from bmq.core.aio.turns import StepQueue
-from bmq.core.clock import Clock
+from bmq.coordinator.shard.shard import Phase, Shard
 from bmq.core.logging.fields import fields
-from bmq.meta.catalog import Catalog, Topic
-from bmq.meta.shard_kinds import ShardId
+from bmq.meta.catalog import Topic
 
 _log = logging.getLogger(__name__)
 
@@ -34,37 +25,16 @@ _log = logging.getLogger(__name__)
 class GroupShard(Shard[GroupsState, ActiveGroups]):
     """A shard of groups under a single ownership of this process."""
 
-    def __init__(
-        self,
-        shard: ShardId,
-        ownership: int,
-        logs: ShardLogs,
-        clock: Clock,
-        settings: CoordinatorSettings,
-        loads: asyncio.Semaphore,
-        spawn: Spawn,
-        *,
-        catalog: Catalog,
-        budget: ByteBudget,
-        answers: ResponseQueue,
-        bounds: GroupBounds,
-        verifier: CommitVerifier,
-        ends: StepQueue,
-    ) -> None:
-        super().__init__(shard, ownership, logs, clock, settings, loads, spawn)
-        self._catalog = catalog
-        self._budget = budget
-        self._answers = answers
-        self._bounds = bounds
-        self._verifier = verifier
-        self._ends = ends
+    def __init__(self, context: ShardContext, parts: GroupParts) -> None:
+        super().__init__(context)
+        self._parts = parts
         self._refused = RefusedMarkers()  # outlives each load of the shard
         self._unsure: set[TopicRef] = set()  # topics of offsets that may exist, though the catalog does not show them
         self._deleted: set[str] = set()  # names of topics that were deleted while the shard was not loaded
 
     def topic_deleted(self, topic: Topic) -> None:
         if self._serving is not None:
-            self._spawn(self._forget(self._serving, refs_of(topic)))
+            self.context.spawn(self._forget(self._serving, refs_of(topic)))
         elif self.phase in (Phase.LOADING, Phase.FAILED):
             self._deleted.add(topic.name)
 
@@ -76,12 +46,13 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
         serving = self._serving
         if serving is not None:
             self._report_overdue(serving)
-            await self._forget(serving, gone_topics(serving.state.offsets, self._catalog))
+            await self._forget(serving, gone_topics(serving.state.offsets, self.context.catalog))
             await self._try(serving.expire(), "expired offsets")
 
     def _report_overdue(self, serving: ActiveGroups) -> None:
         """Log the oldest overdue transaction, in one line: the log's start cannot pass its first offset."""
-        now_ms, longest_ms = self._clock.now_ms(), self._settings.transaction_timeout_max_ms
+        context = self.context
+        now_ms, longest_ms = context.clock.now_ms(), context.settings.transaction_timeout_max_ms
         overdue = serving.state.pending.report_overdue(now_ms, longest_ms)
         if overdue:
             oldest = overdue[0]
@@ -103,30 +74,27 @@ class GroupShard(Shard[GroupsState, ActiveGroups]):
 
     def _new_state(self) -> GroupsState:
         self._unsure = set()
-        return GroupsState(self._settings.rules)
+        return GroupsState(self.context.settings.rules)
 
     def _barrier(self) -> KeyValue:
         """Return a record without effect, here and for Kafka's tools: the deletion of an offset of the group ""."""
         return encode(OffsetRecord("", "", self.id.number, None))
 
     async def _replayed(self, state: GroupsState) -> None:
-        self._unsure |= await unsure_topics(state.topics, self._catalog)
+        self._unsure |= await unsure_topics(state.topics, self.context.catalog)
 
-    def _activate(self, state: GroupsState, writer: Writer, freshness: Freshness) -> ActiveGroups:
-        if state.unknown_keys:
+    def _activate(self, loaded: Loaded[GroupsState]) -> ActiveGroups:
+        if loaded.state.unknown_keys:
             _log.warning(
                 "shard has %d keys of unknown versions, which it keeps as they are",
-                state.unknown_keys,
+                loaded.state.unknown_keys,
                 extra=fields(topic=self.id.kind.topic, shard=self.id.number),
             )
-        return ActiveGroups(
-            state, writer, self._clock, self._settings, self._budget, self._answers, freshness, self._bounds,
-            self._verifier, self.id.number, self._ends, self._refused,
-        )  # fmt: skip
+        return ActiveGroups(self.context, loaded, self._parts, self._refused)
 
     def _served(self, serving: ActiveGroups) -> None:
-        gone = gone_topics(serving.state.offsets, self._catalog, self._deleted)
+        gone = gone_topics(serving.state.offsets, self.context.catalog, self._deleted)
         gone = [each for each in gone if each not in self._unsure]
         self._deleted.clear()
         if gone:
-            self._spawn(self._forget(serving, gone))
+            self.context.spawn(self._forget(serving, gone))

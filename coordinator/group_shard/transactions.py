@@ -15,19 +15,19 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from bmq.coordinator.group_shard.offsets import ActiveOffsets
+from bmq.coordinator.group_shard.parts import GroupParts
 from bmq.coordinator.group_shard.pending import PendingTransaction
 from bmq.coordinator.group_shard.refused_markers import RefusedMarkers
 from bmq.coordinator.group_shard.state import GroupsState
 from bmq.coordinator.group_shard.verification import CommitTransaction
 from bmq.coordinator.group_shard.verified_commits import VerifiedCommits
 from bmq.coordinator.records import CoordinatorRecord
-from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.freshness import Freshness
+from bmq.coordinator.shard.active import Loaded
+from bmq.coordinator.shard.context import ShardContext
 from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
-from bmq.coordinator.shard.writer import REFUSED_PRODUCER, Writer
+from bmq.coordinator.shard.writer import REFUSED_PRODUCER
 from bmq.core.aio.steps import Steps
-from bmq.core.aio.turns import ELEMENTS_A_TURN, StepQueue, room_in_turn
-from bmq.core.clock import Clock
+from bmq.core.aio.turns import ELEMENTS_A_TURN, room_in_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.control import EndMarker, TransactionMarker, end_record
 
@@ -39,20 +39,12 @@ class OffsetTransactions(ActiveOffsets):
     """The part of ``ActiveGroups`` that commits offsets in transactions, and ends the transactions."""
 
     def __init__(
-        self,
-        state: GroupsState,
-        writer: Writer,
-        clock: Clock,
-        settings: CoordinatorSettings,
-        freshness: Freshness,
-        *,
-        verified: VerifiedCommits,
-        ends: StepQueue,
-        refused: RefusedMarkers,
+        self, context: ShardContext, loaded: Loaded[GroupsState], parts: GroupParts, refused: RefusedMarkers
     ) -> None:
-        super().__init__(state, writer, clock, settings, freshness)
-        self._verified = verified
-        self._ends = ends
+        """``refused``: markers that the log has refused, also before this load."""
+        super().__init__(context, loaded)
+        self._parts = parts
+        self._verified = VerifiedCommits(parts.verifier, context.id.number, loaded.state.pending)
         self._refused = refused
         self._ending: dict[int, asyncio.Future[None]] = {}  # markers being written or applied, by producer id
 
@@ -126,7 +118,7 @@ class OffsetTransactions(ActiveOffsets):
             if has_waited and self.state.pending.changes_nothing(marker):
                 verdict = ErrorCode.NONE  # it repeats the marker before: repetitions must not pile up on slow storage
             else:
-                verdict = self._refused.code_of(marker, self._clock.monotonic())
+                verdict = self._refused.code_of(marker, self._context.clock.monotonic())
                 if verdict is ErrorCode.INVALID_PRODUCER_EPOCH and not self.state.pending.has_open(marker.producer_id):
                     verdict = ErrorCode.NONE  # the log has a later epoch that the shard does not know
         if verdict is ErrorCode.NONE:
@@ -140,10 +132,10 @@ class OffsetTransactions(ActiveOffsets):
         def done(error: RequestError | None) -> None:
             if error is None:
                 count = self.state.pending.count_of_producer(marker.producer_id)
-                self._ends.run(min(count + 1, ELEMENTS_A_TURN), self._end(producer, end, future))
+                self._parts.ends.run(min(count + 1, ELEMENTS_A_TURN), self._end(producer, end, future))
             else:
                 if error.code in REFUSED_PRODUCER:
-                    self._refused.refused(marker, error.code, self._clock.monotonic())
+                    self._refused.refused(marker, error.code, self._context.clock.monotonic())
                 del self._ending[marker.producer_id]
                 _complete(future, error)
 
@@ -170,7 +162,7 @@ class OffsetTransactions(ActiveOffsets):
         """Apply a marker that is durable.  Further records of the producer wait meanwhile."""
         error: RequestError | None = RequestError(ErrorCode.NOT_COORDINATOR, "the shard was lost during the end")
         try:
-            for _ in self.state.end_transaction(producer, end, self._clock.monotonic()):
+            for _ in self.state.end_transaction(producer, end, self._context.clock.monotonic()):
                 yield
                 if self._is_closed:
                     return

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.context import ShardContext
 from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
 from bmq.coordinator.shard.state import ShardState
 from bmq.coordinator.shard.writer import ShardWrite, Writer
 from bmq.core.aio.turns import Turns, next_turn
-from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 
 S = TypeVar("S", bound=ShardState)
@@ -31,17 +30,20 @@ class OpenTransaction(Protocol):
         """The base offset of the transaction's first batch; -1 until the batch is durable."""
 
 
+class Loaded(NamedTuple, Generic[S]):
+    """The results of a load: the replayed state, the writer behind the barrier, and the proof of the ownership."""
+
+    state: S
+    writer: Writer
+    freshness: Freshness
+
+
 class ActiveShard(Generic[S]):
     """The loaded state of a shard, under a single ownership of its log.  A kind's subclass decides what is written."""
 
-    def __init__(
-        self, state: S, writer: Writer, clock: Clock, settings: CoordinatorSettings, freshness: Freshness
-    ) -> None:
-        self.state = state
-        self.writer = writer
-        self.freshness = freshness
-        self._clock = clock
-        self._settings = settings
+    def __init__(self, context: ShardContext, loaded: Loaded[S]) -> None:
+        self.state, self.writer, self.freshness = loaded
+        self._context = context
         self._is_closed = False
 
     def open_transactions(self) -> Iterable[OpenTransaction]:
@@ -120,12 +122,12 @@ class ActiveShard(Generic[S]):
 
     def _deadline(self) -> float:
         """Return the deadline of a request that begins now, in seconds of the event loop's clock."""
-        return asyncio.get_running_loop().time() + self._settings.commit_timeout_s
+        return asyncio.get_running_loop().time() + self._context.settings.commit_timeout_s
 
     async def _in_time(self, awaitable: Awaitable[T], deadline: float | None = None) -> T:
         try:
             async with asyncio.timeout_at(self._deadline() if deadline is None else deadline):
                 return await awaitable
         except TimeoutError:
-            message = f"a write to the shard's log is not durable after {self._settings.commit_timeout_s} s"
+            message = f"a write to the shard's log is not durable after {self._context.settings.commit_timeout_s} s"
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message) from None

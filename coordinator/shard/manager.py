@@ -21,15 +21,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence, Set
 from typing import Any, Generic, TypeVar
 
-from bmq.coordinator.settings import CoordinatorSettings
 from bmq.coordinator.shard.active import ActiveShard
+from bmq.coordinator.shard.context import CoordinatorContext, ShardContext
 from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.shard import Shard
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.meta.catalog import Catalog, Topic, TopicChange
-from bmq.meta.cluster.view import ClusterView, ViewChange
+from bmq.meta.catalog import Topic, TopicChange
+from bmq.meta.cluster.view import ViewChange
 from bmq.meta.group_placement import shard_of, shards_of
 from bmq.meta.shard_kinds import ShardId, ShardKind, shard_count
 
@@ -42,18 +42,19 @@ class Shards(ABC, Generic[A]):
     def __init__(
         self,
         kind: ShardKind,
-        settings: CoordinatorSettings,
+        context: CoordinatorContext,
         topic: Callable[[], Awaitable[Topic]],
-        catalog: Catalog,
-        view: ClusterView,
+        *,
+        partitions: int,
+        expiry_interval_s: float,
     ) -> None:
-        """``topic`` returns the kind's topic, and creates it if it is missing."""
+        """``topic`` returns the kind's topic, and creates it with so many ``partitions`` if it is missing."""
         self._kind = kind
-        self._settings = settings
+        self._context = context
         self._topic = topic
-        self._catalog = catalog
-        self._loads = asyncio.Semaphore(settings.loads_max)
-        self._view = view
+        self._partitions = partitions
+        self._expiry_interval_s = expiry_interval_s
+        self._loads = asyncio.Semaphore(context.settings.loads_max)
         self._count = 0  # partitions of the topic; 0 until the topic is known
         self._shards: dict[int, Shard[Any, A]] = {}
         self._unsubscribe: Callable[[], None] = no_op
@@ -62,15 +63,15 @@ class Shards(ABC, Generic[A]):
         self.is_draining = False
 
     @abstractmethod
-    def _new_shard(self, shard: ShardId, ownership: int) -> Shard[Any, A]:
-        """Return a shard that this process owns under this number."""
+    def _new_shard(self, context: ShardContext) -> Shard[Any, A]:
+        """Return a new shard of this process."""
 
     async def start(self) -> None:
         """Begin to load the shards that exist, in the background: their keys must expire even without requests."""
-        self._catalog.subscribe(self._topic_changed)
-        self._unsubscribe = self._view.subscribe(self._view_changed)
+        self._context.catalog.subscribe(self._topic_changed)
+        self._unsubscribe = self._context.view.subscribe(self._view_changed)
         self._spawn(self._expire())
-        present = self._catalog.topics.get(self._kind.topic)
+        present = self._context.catalog.topics.get(self._kind.topic)
         if present is not None:
             self._make(present)
             for shard in self._shards.values():
@@ -99,7 +100,7 @@ class Shards(ABC, Generic[A]):
 
     def shard_of(self, key: str) -> ShardId:
         """Return the key's shard, also before the topic exists."""
-        count = self._count or shard_count(self._kind, self._catalog, self._settings.shards)
+        count = self._count or shard_count(self._kind, self._context.catalog, 0) or self._partitions
         return ShardId(self._kind, shard_of(key, count))
 
     async def serving(self, key: str) -> A:
@@ -198,19 +199,26 @@ class Shards(ABC, Generic[A]):
         ownership = self._ownership(number)
         present = self._shards.get(number)
         if present is not None:
-            if present.ownership == ownership:
+            if present.context.ownership == ownership:
                 return None
             present.close()
             del self._shards[number]
         if ownership is None:
             return None
-        shard = self._shards[number] = self._new_shard(ShardId(self._kind, number), ownership)
+        shard = self._shards[number] = self._new_shard(self._context_of(number, ownership))
         return shard
+
+    def _context_of(self, number: int, ownership: int) -> ShardContext:
+        context = self._context
+        return ShardContext(
+            id=ShardId(self._kind, number), ownership=ownership, settings=context.settings, clock=context.clock,
+            logs=context.logs, catalog=context.catalog, loads=self._loads, spawn=self._spawn,
+        )  # fmt: skip
 
     def _ownership(self, number: int) -> int | None:
         """Return the number of this process's ownership of the shard; None if the process does not own it."""
-        owner = self._view.shard(ShardId(self._kind, number))
-        return owner.number if owner is not None and owner.incarnation == self._view.own else None
+        owner = self._context.view.shard(ShardId(self._kind, number))
+        return owner.number if owner is not None and owner.incarnation == self._context.view.own else None
 
     def _view_changed(self, change: ViewChange) -> None:
         """Open and close shards.  Opened shards are loaded at once, since clients wait."""
@@ -236,7 +244,7 @@ class Shards(ABC, Generic[A]):
 
     async def _expire(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.expiry_interval_s)
+            await asyncio.sleep(self._expiry_interval_s)
             for shard in list(self._shards.values()):
                 await shard.expire()
 

@@ -21,35 +21,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.active import ActiveShard
+from bmq.coordinator.shard.active import ActiveShard, Loaded
+from bmq.coordinator.shard.context import ShardContext
 from bmq.coordinator.shard.freshness import Freshness
 from bmq.coordinator.shard.load_failure import LoadFailure, kind_of
-from bmq.coordinator.shard.log import ShardLog, ShardLogs
+from bmq.coordinator.shard.log import ShardLog
 from bmq.coordinator.shard.log_records import KeyValue
 from bmq.coordinator.shard.replay import Replay
 from bmq.coordinator.shard.snapshot import take_snapshot
 from bmq.coordinator.shard.state import ShardState
 from bmq.coordinator.shard.writer import Writer
 from bmq.core.aio.turns import ELEMENTS_A_TURN, next_turn
-from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.records.batch import Record, build_batch
 from bmq.meta.catalog import Topic
-from bmq.meta.shard_kinds import ShardId
 
 _log = logging.getLogger(__name__)
 
 SNAPSHOT_SHARE = 2
 """A snapshot is due after appends of this many times the size of the last one, plus ``snapshot_bytes``."""
-
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
-"""Starts a task that the provider of the function owns, awaits and cancels."""
 
 
 class Phase(Enum):
@@ -79,34 +74,20 @@ A = TypeVar("A", bound=ActiveShard[Any])
 class Shard(ABC, Generic[S, A]):
     """A shard under a single ownership of this process."""
 
-    def __init__(
-        self,
-        shard: ShardId,
-        ownership: int,
-        logs: ShardLogs,
-        clock: Clock,
-        settings: CoordinatorSettings,
-        loads: asyncio.Semaphore,
-        spawn: Spawn,
-    ) -> None:
-        self.id = shard
-        self.ownership = ownership
+    def __init__(self, context: ShardContext) -> None:
+        self.context = context
+        self.id = context.id
         self.phase = Phase.INITIAL
         self.epoch = -1
         self.is_empty = False
         """True if the log was empty and no request has needed the shard since."""
         self._is_wanted = False
-        self._logs = logs
-        self._clock = clock
-        self._settings = settings
-        self._loads = loads
-        self._spawn = spawn
         self._serving: A | None = None
         self._freshness: Freshness | None = None  # of the ownership that is being loaded, or is served
         self._attempt = object()  # the attempt whose log is in use: the end of an earlier one's log is ignored
         self._log: ShardLog | None = None
         self._ready: asyncio.Future[None] | None = None  # done when the load under way succeeds, fails or is given up
-        self._snapshot_at = settings.snapshot_bytes  # a snapshot is due at this value of the writer's bytes_appended
+        self._snapshot_at = context.settings.snapshot_bytes  # of the writer's bytes_appended: a snapshot is due then
         self._is_in_snapshot = False
         self._loading_since: float | None = None  # seconds, monotonic; None: it is loaded, or need not be
         self._failure: RequestError | FormatError | None = None  # of the last try
@@ -125,8 +106,8 @@ class Shard(ABC, Generic[S, A]):
         """Look at what was replayed, once before the barrier is appended and once after it.  Nothing by default."""
 
     @abstractmethod
-    def _activate(self, state: S, writer: Writer, freshness: Freshness) -> A:
-        """Return the object that serves the state.  The state is not live yet."""
+    def _activate(self, loaded: Loaded[S]) -> A:
+        """Return the object that serves the loaded state.  The state is not live yet."""
 
     def _served(self, serving: A) -> None:
         """Begin background work of the shard that is served from now on.  None by default."""
@@ -151,8 +132,8 @@ class Shard(ABC, Generic[S, A]):
     @property
     def failure(self) -> str | None:
         """The reason why the shard is not loaded, if it has been loading for longer than requests wait; else None."""
-        since = self._loading_since
-        if self.is_closed or since is None or self._clock.monotonic() - since < self._settings.load_timeout_s:
+        since, context = self._loading_since, self.context
+        if self.is_closed or since is None or context.clock.monotonic() - since < context.settings.load_timeout_s:
             return None
         return "its log is being read" if self._failure is None else str(self._failure)
 
@@ -179,8 +160,8 @@ class Shard(ABC, Generic[S, A]):
         """
         if self.phase in (Phase.INITIAL, Phase.FAILED) and self._ready is None:
             self._ready = asyncio.get_running_loop().create_future()
-            self._loading_since = self._clock.monotonic()
-            self._spawn(self._load())
+            self._loading_since = self.context.clock.monotonic()
+            self.context.spawn(self._load())
 
     async def ready(self) -> A:
         """Return the shard once it is loaded.
@@ -199,7 +180,7 @@ class Shard(ABC, Generic[S, A]):
         """Wait until the shard is loaded, known to be empty or closed, as long as requests wait; load it if needed."""
         self.start()
         if self._ready is not None:
-            await asyncio.wait((self._ready,), timeout=self._settings.load_timeout_s)
+            await asyncio.wait((self._ready,), timeout=self.context.settings.load_timeout_s)
 
     def doubt(self) -> None:
         """Respond from memory only after the next proof of the ownership: this process stood still."""
@@ -286,14 +267,14 @@ class Shard(ABC, Generic[S, A]):
                     if isinstance(error, RequestError) and error.code is ErrorCode.NOT_COORDINATOR:
                         _log.info(
                             "shard closed, ownership %d has ended",
-                            self.ownership,
+                            self.context.ownership,
                             extra=fields(topic=self.id.kind.topic, shard=self.id.number, error=error),
                         )
                         self.close()
                         return
                     self._move(Phase.FAILED)
                     failures += 1
-                    pause_s = self._settings.retry_s.pause(failures)
+                    pause_s = self.context.settings.retry_s.pause(failures)
                     _log.warning(
                         "shard not loaded, next try in %.1f s",
                         pause_s,
@@ -308,9 +289,11 @@ class Shard(ABC, Generic[S, A]):
             self._end_wait()
 
     async def _load_once(self) -> None:
-        settings = self._settings
-        attempt = self._attempt = object()
-        log = await self._logs.open(self.id, self.ownership, settings.open_timeout_s, lambda: self._log_closed(attempt))
+        context, attempt = self.context, object()
+        self._attempt = attempt
+        log = await context.logs.open(
+            self.id, context.ownership, context.settings.open_timeout_s, lambda: self._log_closed(attempt)
+        )
         if self.is_closed:
             log.end()
             return
@@ -320,7 +303,7 @@ class Shard(ABC, Generic[S, A]):
             self._move(Phase.INITIAL)
             self._loading_since, self._failure = None, None
             return
-        async with self._loads:
+        async with self.context.loads:
             await self._replay_and_serve(log)
 
     async def _replay_and_serve(self, log: ShardLog) -> None:
@@ -329,20 +312,20 @@ class Shard(ABC, Generic[S, A]):
         The barrier is appended only after the first replay: failing tries must not make the log longer.  Raises
         RequestError or FormatError if a step fails.
         """
-        settings = self._settings
+        settings, clock = self.context.settings, self.context.clock
         state = self._new_state()
         replay = Replay(log, state, settings.read_bytes)
         await replay.read(log.high_watermark)
         await self._replayed(state)
-        freshness = self._freshness = Freshness(self._clock, log.confirm)
+        freshness = self._freshness = Freshness(clock, log.confirm)
         key, value = self._barrier()
-        barrier = await log.append(build_batch([Record(key=key, value=value)], base_timestamp=self._clock.now_ms()))
+        barrier = await log.append(build_batch([Record(key=key, value=value)], base_timestamp=clock.now_ms()))
         await replay.read(barrier + 1)
         await self._replayed(state)
-        writer = Writer(log, self._clock, flushed=lambda sent_s: self._flushed(log, sent_s), failed=self._failed)
+        writer = Writer(log, clock, flushed=lambda sent_s: self._flushed(log, sent_s), failed=self._failed)
         writer.bytes_appended = replay.bytes_read  # replayed bytes count too, until a snapshot drops them
         self._snapshot_at = settings.snapshot_bytes + (1 + SNAPSHOT_SHARE) * replay.live_bytes
-        serving = self._activate(state, writer, freshness)
+        serving = self._activate(Loaded(state, writer, freshness))
         try:
             await serving.go_live()
             if not log.is_open:
@@ -382,7 +365,7 @@ class Shard(ABC, Generic[S, A]):
         serving, self._serving = self._serving, None
         assert serving is not None
         serving.close(ErrorCode.NOT_COORDINATOR)
-        self._spawn(_free(serving.state.parts()))
+        self.context.spawn(_free(serving.state.parts()))
         if not self.is_closed:
             _log.warning(
                 "shard lost its log, loading it again",
@@ -402,11 +385,11 @@ class Shard(ABC, Generic[S, A]):
         if self._is_in_snapshot or serving.writer.bytes_appended < self._snapshot_at:
             return
         self._is_in_snapshot = True
-        self._spawn(self._snapshot(serving, log))
+        self.context.spawn(self._snapshot(serving, log))
 
     async def _snapshot(self, serving: A, log: ShardLog) -> None:
         try:
-            size = await take_snapshot(serving, log, self._barrier(), self._settings.snapshot_chunk_bytes)
+            size = await take_snapshot(serving, log, self._barrier(), self.context.settings.snapshot_chunk_bytes)
             _log.info(
                 "shard wrote a snapshot of %d bytes", size, extra=fields(topic=self.id.kind.topic, shard=self.id.number)
             )
@@ -419,7 +402,8 @@ class Shard(ABC, Generic[S, A]):
         finally:
             self._is_in_snapshot = False
         if serving is self._serving:
-            self._snapshot_at = serving.writer.bytes_appended + self._settings.snapshot_bytes + SNAPSHOT_SHARE * size
+            least = self.context.settings.snapshot_bytes
+            self._snapshot_at = serving.writer.bytes_appended + least + SNAPSHOT_SHARE * size
 
     def _move(self, phase: Phase) -> None:
         assert self.phase in COMES_AFTER[phase], f"{self.id}: {phase} does not follow {self.phase}"

@@ -7,30 +7,22 @@ once its Prepare is durable (rule 11).  If the log fails, all requests that wait
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
-from typing import Any
 
-from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.active import ActiveShard
-from bmq.coordinator.shard.freshness import Freshness
-from bmq.coordinator.shard.writer import Writer
+from bmq.coordinator.shard.active import ActiveShard, Loaded
+from bmq.coordinator.shard.context import ShardContext
 from bmq.coordinator.transaction import events as ev
 from bmq.coordinator.transaction.machine import Transaction
 from bmq.coordinator.transaction.partitions import Partitions, work_of
 from bmq.coordinator.transaction.records import StoredTransaction, TransactionRecord, encode
-from bmq.coordinator.transaction_shard.call_room import CallRoom
-from bmq.coordinator.transaction_shard.id_bounds import TransactionalIdBounds
-from bmq.coordinator.transaction_shard.markers import Ending, MarkerSender, WriteMarkers
+from bmq.coordinator.transaction_shard.markers import Ending, MarkerSender
+from bmq.coordinator.transaction_shard.parts import TransactionParts
 from bmq.coordinator.transaction_shard.state import TransactionsState
 from bmq.core.aio.turns import Turns, next_turn, room_in_turn
-from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
-from bmq.meta.catalog import Catalog
-from bmq.meta.shard_kinds import ShardId
 
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
 ADD_WAIT_S = 0.1
 """An add waits this long for the end of the transaction before (Kafka: add.partitions.to.txn.retry.backoff.max.ms)."""
 TIMEOUT_LOOK_S = 10.0
@@ -44,33 +36,12 @@ _LATER_BYTES = 64
 class ActiveTransactions(ActiveShard[TransactionsState]):
     """The transactions of a shard, under a single ownership of its log."""
 
-    def __init__(
-        self,
-        state: TransactionsState,
-        writer: Writer,
-        clock: Clock,
-        settings: CoordinatorSettings,
-        freshness: Freshness,
-        *,
-        shard: ShardId,
-        coordinator_epoch: int,
-        catalog: Catalog,
-        producer_ids: Callable[[], Awaitable[int]],
-        write_markers: WriteMarkers,
-        room: CallRoom,
-        bounds: TransactionalIdBounds,
-        spawn: Spawn,
-    ) -> None:
-        super().__init__(state, writer, clock, settings, freshness)
-        self.coordinator_epoch = coordinator_epoch
+    def __init__(self, context: ShardContext, loaded: Loaded[TransactionsState], parts: TransactionParts) -> None:
+        super().__init__(context, loaded)
+        self.coordinator_epoch = context.ownership
         """The shard's ownership number, which markers and confirmations carry."""
-        self._producer_ids = producer_ids
-        self._bounds = bounds
-        self._spawn = spawn
-        self._markers = MarkerSender(
-            shard, coordinator_epoch, write_markers, catalog, clock, settings, spawn,
-            room=room, done=self._markers_written, confirm=self._confirm,
-        )  # fmt: skip
+        self._parts = parts
+        self._markers = MarkerSender(context, parts, done=self._markers_written, confirm=self._confirm)
         self._waiting_for_end: dict[str, list[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0  # when it expires, monotonic
@@ -80,7 +51,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         """Begin to send the markers of transactions in Prepare, and set the timer of open transactions."""
         prepared = [each for each, value in self.state.values.items() if value.state.is_prepare]
         if prepared:
-            self._spawn(self._begin_markers(prepared))
+            self._context.spawn(self._begin_markers(prepared))
         if self.state.open_ids:
             self._arm(TIMEOUT_LOOK_MIN_S)
 
@@ -151,12 +122,12 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         | UNKNOWN_SERVER_ERROR | the transaction is too large for a record, as in Kafka |
         """
         if isinstance(event, ev.InitProducerId) and self.state.get(transactional_id) is None:
-            await self._bounds.wait_known(event.principal)
+            await self._parts.bounds.wait_known(event.principal)
         deadline = self._deadline()
         await self.room(deadline)
         effects = self._decide(transactional_id, event)
         if ev.NeedProducerId() in effects:
-            event = replace(event, fresh_id=await self._in_time(self._producer_ids(), deadline))
+            event = replace(event, fresh_id=await self._in_time(self._parts.producer_ids(), deadline))
             await self.room(deadline)
             effects = self._decide(transactional_id, event)
         response = next(effect for effect in effects if isinstance(effect, ev.Respond))
@@ -168,7 +139,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
             if _needs_proof(event, response):
                 await self.prove_again(deadline)
         if response.error is ErrorCode.POLICY_VIOLATION and isinstance(event, ev.InitProducerId):
-            await self._in_time(self._bounds.refuse(event.principal, transactional_id), deadline)
+            await self._in_time(self._parts.bounds.refuse(event.principal, transactional_id), deadline)
         return response
 
     async def add(self, transactional_id: str, event: ev.AddPartitions) -> ev.Respond:
@@ -230,10 +201,10 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
 
         The caller performs them in the same turn, so no other id is created in between.
         """
-        value = self.state.get(transactional_id)
-        if value is None and isinstance(event, ev.InitProducerId) and not self._bounds.may_create(event.principal):
+        value, bounds = self.state.get(transactional_id), self._parts.bounds
+        if value is None and isinstance(event, ev.InitProducerId) and not bounds.may_create(event.principal):
             return [ev.Respond(ErrorCode.POLICY_VIOLATION)]
-        return Transaction(value).handle(event, self._clock.now_ms())
+        return Transaction(value).handle(event, self._context.clock.now_ms())
 
     def _perform(self, transactional_id: str, effects: list[ev.Effect]) -> asyncio.Future[None] | None:
         """Write the value of a ``Store``; return the future of its durability, None without a ``Store``.
@@ -270,7 +241,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         if stored.value is not None and not stored.value.state.is_prepare:
             self._ended(transactional_id)
         if transactional_id in self.state.open_ids and stored.value is not None:
-            overdue_ms = stored.value.started_ms + stored.value.timeout_ms - self._clock.now_ms()
+            overdue_ms = stored.value.started_ms + stored.value.timeout_ms - self._context.clock.now_ms()
             self._arm(overdue_ms / 1000)
         return durable
 
@@ -302,7 +273,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
     def _arm(self, delay_s: float) -> None:
         """Set the shard's one timer, unless it expires before; none is set while no transaction is open."""
         delay_s = min(max(delay_s, TIMEOUT_LOOK_MIN_S), TIMEOUT_LOOK_S)
-        at = self._clock.monotonic() + delay_s
+        at = self._context.clock.monotonic() + delay_s
         if self._is_closed or self._is_looking or (self._timer is not None and self._timer_s <= at):
             return
         if self._timer is not None:
@@ -313,7 +284,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
     def _on_timer(self) -> None:
         self._timer = None
         self._is_looking = True
-        self._spawn(self._abort_overdue())
+        self._context.spawn(self._abort_overdue())
 
     async def _abort_overdue(self) -> None:
         """Abort the open transactions whose time-out is over, in turns of the event loop; set the timer again."""
@@ -334,7 +305,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         finally:
             self._is_looking = False
         if self.state.open_ids:
-            now_ms = self._clock.now_ms()
+            now_ms = self._context.clock.now_ms()
             self._arm(TIMEOUT_LOOK_S if next_ms is None else (next_ms + 1 - now_ms) / 1000)
 
     async def _abort_if_overdue(self, transactional_id: str) -> bool:
@@ -343,7 +314,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         effects = self._decide(transactional_id, event)
         if ev.NeedProducerId() in effects:
             try:
-                event = replace(event, fresh_id=await self._in_time(self._producer_ids()))
+                event = replace(event, fresh_id=await self._in_time(self._parts.producer_ids()))
             except RequestError:
                 return False  # the next look tries again
             effects = self._decide(transactional_id, event)
@@ -352,7 +323,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
     async def expire(self) -> int:
         """Forget unused transactional ids; return how many.  Raises RequestError if the log fails."""
         count, turns = 0, Turns()
-        event = ev.Unused(retention_ms=self._settings.transactional_id_retention_ms)
+        event = ev.Unused(retention_ms=self._context.settings.transactional_id_retention_ms)
         last: asyncio.Future[None] | None = None
         for transactional_id in list(self.state.values):
             await self._breathe(turns, 1)

@@ -10,37 +10,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
-from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.context import ShardContext
 from bmq.coordinator.transaction.records import StoredTransaction
 from bmq.coordinator.transaction.states import TransactionState
-from bmq.coordinator.transaction_shard.call_room import LATE_MAX, PATIENCE_S, CallRoom
+from bmq.coordinator.transaction_shard.call_room import LATE_MAX, PATIENCE_S
+from bmq.coordinator.transaction_shard.parts import TransactionParts
 from bmq.core.aio.steps import Steps, batched, finish_steps, run_in_steps
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, room_in_turn
-from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.core.records.control import Marker, TransactionMarker
-from bmq.meta.catalog import Catalog
-from bmq.meta.shard_kinds import ShardId
 
 _log = logging.getLogger(__name__)
 
-WriteMarkers = Callable[[TransactionMarker, Sequence[PartitionKey]], Awaitable[Mapping[PartitionKey, ErrorCode]]]
-"""Sends a marker to partitions, and returns their results.  A partition without a result is tried again.
-
-| result | meaning |
-|---|---|
-| NONE | the partition has the marker |
-| UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION | the topic of this id is gone, and the marker needless |
-| TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH | a later coordinator has decided, or a later epoch is there |
-| any other | to be tried again |
-"""
 SENDING_MAX = 100
 """Transactions of one shard at once; further transactions wait.  Late transactions do not count."""
 PARTITIONS_A_CALL = 1_000
@@ -111,26 +98,14 @@ class MarkerSender:
 
     def __init__(
         self,
-        shard: ShardId,
-        coordinator_epoch: int,
-        write_markers: WriteMarkers,
-        catalog: Catalog,
-        clock: Clock,
-        settings: CoordinatorSettings,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        context: ShardContext,
+        parts: TransactionParts,
         *,
-        room: CallRoom,
         done: Callable[[str], None],
         confirm: Callable[[], Awaitable[None]],
     ) -> None:
-        self._shard = shard
-        self._coordinator_epoch = coordinator_epoch
-        self._write_markers = write_markers
-        self._catalog = catalog
-        self._clock = clock
-        self._settings = settings
-        self._spawn = spawn
-        self._room = room
+        self._context = context
+        self._parts = parts
         self._done = done
         self._confirm = confirm
         self._endings: dict[str, Ending] = {}
@@ -154,13 +129,13 @@ class MarkerSender:
         marker = TransactionMarker(
             value.producer_id,
             value.epoch,
-            self._coordinator_epoch,
+            self._context.ownership,
             Marker.COMMIT if is_commit else Marker.ABORT,
             value.client_version,
         )
-        ending = self._endings[transactional_id] = Ending(transactional_id, marker, {}, self._clock.monotonic())
+        ending = self._endings[transactional_id] = Ending(transactional_id, marker, {}, self._context.clock.monotonic())
         if sum(1 + len(each.partitions) for each in value.partitions) > ELEMENTS_A_TURN:
-            self._spawn(run_in_steps(self._find_in_steps(ending, value)))
+            self._context.spawn(run_in_steps(self._find_in_steps(ending, value)))
         else:
             finish_steps(self._find_in_steps(ending, value))
 
@@ -176,7 +151,7 @@ class MarkerSender:
                     yield
                 ending.missing.update((PartitionKey(topic_id, each), topic) for each in some)
         if unresolved:
-            self._spawn(self._resolve(ending, unresolved))
+            self._context.spawn(self._resolve(ending, unresolved))
         else:
             self._enqueue(ending)
 
@@ -193,12 +168,12 @@ class MarkerSender:
         while not self._is_closed:
             try:
                 for name, partitions in topics:
-                    topic = await self._catalog.refresh(name)
+                    topic = await self._context.catalog.refresh(name)
                     if topic is not None:
                         ending.missing.update((PartitionKey(topic.topic_id, each), name) for each in partitions)
             except Exception as error:  # noqa: BLE001  # the store does not answer, or has what cannot be read
                 ending.error, ending.failures = f"cannot look up its topics: {error}", ending.failures + 1
-                await asyncio.sleep(self._settings.marker_retry_s.pause(ending.failures))
+                await asyncio.sleep(self._context.settings.marker_retry_s.pause(ending.failures))
             else:
                 self._enqueue(ending)
                 return
@@ -213,7 +188,7 @@ class MarkerSender:
     def _next(self) -> None:
         while self._queue and self._sending < SENDING_MAX:
             self._sending += 1
-            self._spawn(self._send(self._queue.popleft()))
+            self._context.spawn(self._send(self._queue.popleft()))
 
     def _be_late(self, ending: Ending) -> None:
         """Let another transaction be sent: a process that gets this one's markers may be silent."""
@@ -244,7 +219,7 @@ class MarkerSender:
                 await self._look_fenced(ending)
             pause = self._pause(ending)
             if not self._is_closed:
-                delay_s = self._settings.marker_retry_s.most if is_fenced else pause
+                delay_s = self._context.settings.marker_retry_s.most if is_fenced else pause
                 ending.timer = asyncio.get_running_loop().call_later(delay_s, self._enqueue, ending)
         if not self._is_closed:
             self._next()
@@ -256,7 +231,7 @@ class MarkerSender:
         ending.has_bug = True
         _log.exception(
             "an unexpected error while a transaction's markers were sent, they are sent again",
-            extra=fields(topic=self._shard.kind.topic, shard=self._shard.number, key=ending.transactional_id),
+            extra=fields(topic=self._context.id.kind.topic, shard=self._context.id.number, key=ending.transactional_id),
         )
 
     async def _send_all(self, ending: Ending) -> bool:
@@ -269,9 +244,9 @@ class MarkerSender:
     async def _send_slice(self, ending: Ending, keys: Sequence[PartitionKey]) -> bool:
         """Send to the partitions of one call.  Return whether one is fenced."""
         try:
-            results = await self._room.run(lambda: self._call(ending.marker, keys))
+            results = await self._parts.room.run(lambda: self._call(ending.marker, keys))
         except TimeoutError:
-            _all_failed(ending, keys, f"no response in {self._settings.marker_timeout_s} s")
+            _all_failed(ending, keys, f"no response in {self._context.settings.marker_timeout_s} s")
             return False
         except RequestError as error:
             _all_failed(ending, keys, str(error))
@@ -298,8 +273,8 @@ class MarkerSender:
 
     async def _call(self, marker: TransactionMarker, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, ErrorCode]:
         await room_in_turn(len(keys))
-        async with asyncio.timeout(self._settings.marker_timeout_s):
-            return await self._write_markers(marker, keys)
+        async with asyncio.timeout(self._context.settings.marker_timeout_s):
+            return await self._parts.write_markers(marker, keys)
 
     async def _look_fenced(self, ending: Ending) -> None:
         """Ask the log for the owner, since a partition has said that another coordinator has decided.
@@ -321,8 +296,8 @@ class MarkerSender:
             "a partition refuses a transaction's markers, though this process is the shard's coordinator: its"
             " transaction stays open until it takes them",
             extra=fields(
-                topic=self._shard.kind.topic,
-                shard=self._shard.number,
+                topic=self._context.id.kind.topic,
+                shard=self._context.id.number,
                 key=ending.transactional_id,
                 error=f"{ending.error}; {_shown(ending)}",
             ),
@@ -330,19 +305,19 @@ class MarkerSender:
 
     def _pause(self, ending: Ending) -> float:
         ending.failures += 1
-        if not ending.is_reported and self._clock.monotonic() - ending.began_s >= LATE_S:
+        if not ending.is_reported and self._context.clock.monotonic() - ending.began_s >= LATE_S:
             ending.is_reported = True
             _log.warning(
                 "a transaction's markers are missing for %.0f s, its readers wait",
                 LATE_S,
                 extra=fields(
-                    topic=self._shard.kind.topic,
-                    shard=self._shard.number,
+                    topic=self._context.id.kind.topic,
+                    shard=self._context.id.number,
                     key=ending.transactional_id,
                     error=f"{ending.error}; {_shown(ending)}",
                 ),
             )
-        return self._settings.marker_retry_s.pause(ending.failures)
+        return self._context.settings.marker_retry_s.pause(ending.failures)
 
 
 def _all_failed(ending: Ending, keys: Sequence[PartitionKey], reason: str) -> None:

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from bmq.coordinator.api import ClientInfo
+from bmq.coordinator.shard.context import CoordinatorContext
+from bmq.coordinator.shard.kind_coordinator import KindCoordinator
 from bmq.coordinator.transaction import events as ev
 from bmq.coordinator.transaction.id_pattern import pattern_of
 from bmq.coordinator.transaction.partitions import has, numbers_of, ordered
@@ -26,11 +28,10 @@ from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.core.aio.steps import batched
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn, room_in_turn
-from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.wire import messages as m
-from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Topic
+from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.group_placement import shard_of
 from bmq.meta.kv import KvError
 from bmq.meta.shard_kinds import ShardId, may_be_in_transactions
@@ -64,38 +65,36 @@ class _Addition(NamedTuple):
     is_question: bool = False
 
 
-class TransactionApis:
+class TransactionApis(KindCoordinator[TransactionShards]):
     """The ``TransactionCoordinator`` of this process, for the shards that it owns."""
 
     def __init__(
         self,
+        context: CoordinatorContext,
         shards: TransactionShards,
-        catalog: Catalog,
-        clock: Clock,
         offsets_topic: Callable[[], Awaitable[Topic]],
+        close_parts: Callable[[], Awaitable[None]],
     ) -> None:
-        """``offsets_topic`` returns ``__consumer_offsets`` and creates it if it is missing; it raises RequestError."""
-        self._shards = shards
-        self._catalog = catalog
-        self._clock = clock
-        self._offsets_topic = offsets_topic
+        """``offsets_topic`` returns ``__consumer_offsets`` and creates it if it is missing; it raises RequestError.
 
-    @property
-    def shards(self) -> TransactionShards:
-        return self._shards
+        ``close_parts``: as in ``KindCoordinator``.
+        """
+        super().__init__(shards, close_parts)
+        self._context = context
+        self._offsets_topic = offsets_topic
 
     def shard_of(self, transactional_id: str) -> ShardId:
         """Return the shard of a transactional id: the partition of ``__transaction_state`` that Kafka chooses."""
-        return self._shards.shard_of(transactional_id)
+        return self.shards.shard_of(transactional_id)
 
     async def ready(self, transactional_id: str) -> None:
         """Wait until the shard of the transactional id is served; create the topic if it is missing.
 
         Raises RequestError: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
         """
-        serving = await self._shards.serving(transactional_id)
+        serving = await self.shards.serving(transactional_id)
         await serving.freshness.renew()
-        if self._shards.is_draining:
+        if self.shards.is_draining:
             raise RequestError(ErrorCode.NOT_COORDINATOR, "the process is shutting down")
 
     # ---------------------------------------------------------------------------------------------- InitProducerId
@@ -110,7 +109,7 @@ class TransactionApis:
         try:
             if not request.transactional_id or (resumed[0] < 0) != (resumed[1] < 0):
                 raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id, or a producer id without epoch")
-            if not 0 < request.transaction_timeout_ms <= self._shards.settings.transaction_timeout_max_ms:
+            if not 0 < request.transaction_timeout_ms <= self._context.settings.transaction_timeout_max_ms:
                 raise RequestError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "past transaction.max.timeout.ms, or below 1")
             event = ev.InitProducerId(
                 timeout_ms=request.transaction_timeout_ms,
@@ -118,7 +117,7 @@ class TransactionApis:
                 epoch=max(resumed[1], NO_EPOCH),
                 principal=client.principal,
             )
-            serving = await self._shards.serving(request.transactional_id)
+            serving = await self.shards.serving(request.transactional_id)
             found = await serving.handle(request.transactional_id, event)
         except RequestError as error:
             found = ev.Respond(error.code)
@@ -196,11 +195,11 @@ class TransactionApis:
         """
         if not may_be_in_transactions(name):
             return None
-        known = self._catalog.topics.get(name)
+        known = self._context.catalog.topics.get(name)
         if topic_id is None or (known is not None and known.topic_id == topic_id):
             return known
         try:
-            known = await self._catalog.refresh(name)
+            known = await self._context.catalog.refresh(name)
         except (KvError, FormatError):
             return None
         return known if known is not None and known.topic_id == topic_id else None
@@ -210,7 +209,7 @@ class TransactionApis:
         try:
             if not addition.transactional_id:
                 raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id")
-            serving = await self._shards.serving(addition.transactional_id)
+            serving = await self.shards.serving(addition.transactional_id)
             if addition.is_question:
                 return await _verify(serving, addition, topics)
             client_version = 2 if version >= BATCHED_SINCE else 0
@@ -229,8 +228,8 @@ class TransactionApis:
         try:
             if not request.transactional_id or not request.group_id:
                 raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id or no group id")
-            serving = await self._shards.serving(request.transactional_id)
-            topic = self._catalog.topics.get(OFFSETS_TOPIC) or await self._offsets_topic()
+            serving = await self.shards.serving(request.transactional_id)
+            topic = self._context.catalog.topics.get(OFFSETS_TOPIC) or await self._offsets_topic()
             number = shard_of(request.group_id, topic.partitions)
             addition = _Addition(request.transactional_id, request.producer_id, request.producer_epoch, ())
             code = await _add(serving, addition, (TopicPartitions(topic.name, topic.topic_id, (number,)),), 0)
@@ -253,7 +252,7 @@ class TransactionApis:
         try:
             if not request.transactional_id:
                 raise RequestError(ErrorCode.INVALID_REQUEST, "no transactional id")
-            serving = await self._shards.serving(request.transactional_id)
+            serving = await self.shards.serving(request.transactional_id)
             event = kind(producer_id=request.producer_id, epoch=request.producer_epoch)
             found = await serving.handle(request.transactional_id, event)
         except RequestError as error:
@@ -272,7 +271,7 @@ class TransactionApis:
     ) -> m.DescribeTransactionsResponse:
         """Describe transactions.  The response has a state for each id of the request, in the request's order."""
         ids = list(request.transactional_ids)
-        found = await self._shards.serving_each(ids)
+        found = await self.shards.serving_each(ids)
         turns, states = Turns(), []
         for transactional_id, serving in zip(ids, found, strict=True):
             if turns.is_over():
@@ -308,7 +307,7 @@ class TransactionApis:
             pattern = pattern_of(request)
         except FormatError:
             return _listing(ErrorCode.INVALID_REGULAR_EXPRESSION, unknown)
-        now_ms = self._clock.now_ms()
+        now_ms = self._context.clock.now_ms()
 
         def is_wanted(transactional_id: str, value: StoredTransaction) -> bool:
             if (producers and value.producer_id not in producers) or (states and value.state.kafka_name not in states):
@@ -318,7 +317,7 @@ class TransactionApis:
             return pattern is None or pattern.matches(transactional_id)
 
         listed, turns = [], Turns()
-        for serving in (await self._shards.all_serving(only)).values():
+        for serving in (await self.shards.all_serving(only)).values():
             if isinstance(serving, RequestError):
                 return _listing(serving.code, unknown)
             if serving is None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from bmq.console.state import Own, OwnMetric, OwnSeries
 from bmq.coordinator.offsets.lag import LagReport
-from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.server.queries.transaction_metrics import transaction_metrics
 from bmq.server.roles.coordinator import CoordinatorRole
 
@@ -17,13 +16,12 @@ def coordinator_metrics(role: CoordinatorRole, oldest_transaction_s: float) -> S
     text = "Shards that this process cannot load: their groups or transactions are not served"
     unverified = "Offset commits that wait until the coordinators of their transactions know of them"
     pending = "How long the oldest transaction has had pending offsets in a group's shard, whose log it keeps"
-    shards = role.transaction_shards
     refused = "Requests that would have created a group past max_groups of their user"
     return (
         OwnMetric("user_groups_refused", refused, coordinator.groups_refused, True),
         OwnMetric("unverified_offset_commits", unverified, coordinator.commits_unverified),
         OwnMetric("oldest_pending_offsets_age_seconds", pending, coordinator.oldest_pending_s),
-        *(transaction_metrics(shards, oldest_transaction_s) if isinstance(shards, TransactionShards) else ()),
+        *transaction_metrics(role.transactions.shards, oldest_transaction_s),
         *(
             OwnMetric("shards_not_loaded", text, count, False, "reason", reason)
             for reason, count in role.shards_not_loaded_by_reason().items()

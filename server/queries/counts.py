@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from bmq.broker.cleanup.cleaning_status import NOTHING_TO_CLEAN, CleaningTotals
 from bmq.broker.not_served_api import NotServed, not_served
-from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.core.aio.steps import batched
 from bmq.core.aio.turns import ELEMENTS_A_TURN, next_turn, run_in_turns
 from bmq.core.metrics.refresh import Refresh
@@ -54,6 +53,5 @@ class Counts:
             self.partitions_by_state = by_state
             self.not_served = await not_served(broker, self._broker.assigned)
             self.cleaning = await run_in_turns(broker.janitor.cleaning.totals())
-        shards = self._coordinator.transaction_shards if self._coordinator is not None else None
-        if isinstance(shards, TransactionShards):
-            self.oldest_transaction_s = await run_in_turns(shards.oldest_open_s())
+        if self._coordinator is not None:
+            self.oldest_transaction_s = await run_in_turns(self._coordinator.transactions.shards.oldest_open_s())

@@ -8,13 +8,11 @@ from functools import partial
 from bmq.controller.admin.client import RemoteAdmin
 from bmq.coordinator.partition_markers import GoneTopics, PartitionMarkers
 from bmq.coordinator.routed_markers import RoutedMarkers
-from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.context import CoordinatorContext
 from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.coordinator.transaction_shard.transactions import TransactionApis
 from bmq.meta.catalog import TRANSACTIONS_TOPIC, Topic
 from bmq.meta.producer_ids import ProducerIds
-from bmq.server.roles.coordinator import TransactionParts
 from bmq.server.roles.parts import Parts
 
 
@@ -23,20 +21,17 @@ def make_transactions(
     admin: RemoteAdmin,
     offsets_topic: Callable[[], Awaitable[Topic]],
     producer_ids: ProducerIds,
-    logs: ShardLogs,
-) -> TransactionParts:
-    """Return the transaction coordinator over the shards' ``logs``.
+    context: CoordinatorContext,
+) -> TransactionApis:
+    """Return the transaction coordinator of the process.
 
     ``offsets_topic`` returns ``__consumer_offsets``, and creates it if it is missing.
     """
-    config, joined, catalog = parts.config, parts.joined, parts.catalog
-    owners = PartitionMarkers(joined.view, catalog, joined.peers, GoneTopics(parts.kv, config.cluster))
+    catalog = context.catalog
+    owners = PartitionMarkers(context.view, catalog, parts.joined.peers, GoneTopics(parts.kv, parts.config.cluster))
     shards = TransactionShards(
-        CoordinatorSettings.of(config), parts.clock, logs, partial(admin.ensure_topic, TRANSACTIONS_TOPIC), catalog,
-        joined.view,
+        context, partial(admin.ensure_topic, TRANSACTIONS_TOPIC),
         producer_ids=producer_ids.next,
         write_markers=RoutedMarkers(catalog, parts.group_markers, owners),
-        bounds=parts.security.client_quotas,
     )  # fmt: skip
-
-    return TransactionParts(shards, TransactionApis(shards, catalog, parts.clock, offsets_topic), owners.close)
+    return TransactionApis(context, shards, offsets_topic, owners.close)

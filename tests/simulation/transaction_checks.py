@@ -139,10 +139,7 @@ def _loaded(world: ClusterWorld) -> list[Shard[Any, Any]]:
         role = node.coordinator if node is not None else None
         if role is None:
             continue
-        kinds: list[Any] = [role.coordinator._shards]
-        if role._transactions is not None:
-            kinds.append(role._transactions.shards)
-        shards += [each for kind in kinds for each in kind._shards.values() if each.serving is not None]
+        shards += [each for kind in role._kinds for each in kind.shards._shards.values() if each.serving is not None]
     return shards
 
 

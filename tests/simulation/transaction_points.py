@@ -305,4 +305,4 @@ def watched(world: ClusterWorld, rng: Random) -> Iterator[Points]:
 
 def _is_overdue(active: ActiveTransactions, transactional_id: str) -> bool:
     value = active.state.get(transactional_id)
-    return value is not None and value.started_ms + value.timeout_ms < active._clock.now_ms()
+    return value is not None and value.started_ms + value.timeout_ms < active._context.clock.now_ms()

@@ -26,7 +26,6 @@ from bmq.coordinator.server import Forwarding
 from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.clock import LoopClock
-from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Client, Response
@@ -61,6 +60,7 @@ from tests.unit.coordinator.fakes import (
     FakeTransactions,
     MemoryCatalog,
     commit_request,
+    context_of,
     join_request,
     settings,
     sync_request,
@@ -343,10 +343,8 @@ class CoordinatorProcess:
         self.peers = FakePeers(world.network, name)
         remote = RemoteShardLogs(self.view, world.catalog, cast(Peers, self.peers))
         self.logs = RoutedShardLogs(self.view, world.catalog, remote, remote)
-        self.coordinator = Coordinator(
-            NodeConfig(), LoopClock(), self.logs, world.topic, world.catalog, settings=settings(), view=self.view,
-            bounds=world, verify=FakeTransactions(),
-        )  # fmt: skip
+        context = context_of(settings(), self.logs, world.catalog, self.view, world)
+        self.coordinator = Coordinator(context, world.topic, FakeTransactions())
         self.endpoint = world.network.join(name)
 
     async def start(self) -> None:
@@ -517,5 +515,5 @@ async def join_alone(proxy: ProxyProcess, group: str) -> tuple[str, int]:
 
 def serves(process: CoordinatorProcess, shard: int) -> bool:
     """Return whether the process has loaded the shard."""
-    present = process.coordinator._shards._shards.get(shard)
+    present = process.coordinator.shards._shards.get(shard)
     return present is not None and present.serving is not None

@@ -13,6 +13,8 @@ from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
 from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.context import CoordinatorContext
+from bmq.coordinator.shard.log import ShardLogs
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
@@ -20,8 +22,9 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
 from bmq.core.wire import messages as m
-from bmq.meta.catalog import OFFSETS_TOPIC, Owned, Topic, TopicChange
-from bmq.meta.security.client_quotas import Bounds
+from bmq.meta.catalog import OFFSETS_TOPIC, Catalog, Owned, Topic, TopicChange
+from bmq.meta.cluster.view import ClusterView
+from bmq.meta.security.client_quotas import Bounds, NoBounds
 from bmq.meta.shard_kinds import ShardId
 from tests.harness.members import OneView
 
@@ -226,6 +229,15 @@ def settings(**changes: Any) -> CoordinatorSettings:
     return replace(CoordinatorSettings.of(config), **changes)
 
 
+def context_of(
+    chosen: CoordinatorSettings, logs: ShardLogs, catalog: Catalog, view: ClusterView, bounds: Bounds | None = None
+) -> CoordinatorContext:
+    """Return the context of a process's coordinators, with the ``chosen`` settings."""
+    return CoordinatorContext(
+        settings=chosen, clock=LoopClock(), logs=logs, catalog=catalog, view=view, bounds=bounds or NoBounds()
+    )
+
+
 class FakeTransactions:
     """The coordinators of transactions: the answer to each question is by ``respond``; ``asked`` has the questions."""
 
@@ -263,18 +275,16 @@ class World:
     @property
     def membership_budget(self) -> ByteBudget:
         """The memory of the members of all groups."""
-        return self.coordinator._shards._budget
+        return self.coordinator.shards.parts.budget
 
     @property
     def verifier(self) -> CommitVerifier:
         """The way of questions to transactions' coordinators."""
-        return self.coordinator._shards.verifier
+        return self.coordinator.shards.parts.verifier
 
     def _make(self) -> Coordinator:
-        return Coordinator(
-            NodeConfig(), LoopClock(), self.logs, self._topic, self.catalog, OneView("n"), settings=self.settings,
-            bounds=self.bounds, verify=self.transactions,
-        )  # fmt: skip
+        context = context_of(self.settings, self.logs, self.catalog, OneView("n"), self.bounds)
+        return Coordinator(context, self._topic, self.transactions)
 
     async def _topic(self) -> Topic:
         return self.catalog.topics.setdefault(OFFSETS_TOPIC, self.offsets_topic)
@@ -288,11 +298,11 @@ class World:
     def isolate(self) -> None:
         """Give the coordinator empty logs: a shard that it loses stays lost, or two coordinators would take turns."""
         self.logs = MemoryLogs(len(self.logs.partitions))
-        for shard in self.coordinator._shards._shards.values():
-            shard._logs = self.logs
+        for shard in self.coordinator.shards._shards.values():
+            shard.context = replace(shard.context, logs=self.logs)
 
     def facts(self, partition: int = 0) -> dict[tuple[object, ...], object]:
-        serving = self.coordinator._shards._shards[partition].serving
+        serving = self.coordinator.shards._shards[partition].serving
         assert serving is not None
         return serving.state.facts()
 

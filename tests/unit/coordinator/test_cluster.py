@@ -51,7 +51,7 @@ async def test_kafscale_121_two_coordinators_for_one_group() -> None:
         assert serves(world.coordinators["a"], 0)  # as far as it knows
 
         assert await behind.commit(GROUP, 9, **fields) == ErrorCode.NOT_COORDINATOR
-        assert world.coordinators["a"].coordinator._shards._shards[0].is_closed  # refused by the log, it gives up
+        assert world.coordinators["a"].coordinator.shards._shards[0].is_closed  # refused by the log, it gives up
         assert serves(world.coordinators["b"], 0)
         assert await ahead.fetch(GROUP) == (0, 5)
         assert await ahead.heartbeat(GROUP, member, generation) == 0  # no need to join again
@@ -70,7 +70,7 @@ async def test_a_principals_groups_count_where_their_shard_is_served() -> None:
     alice = CLIENT._replace(principal="User:alice")
 
     def owned() -> list[int]:
-        shards = [each.coordinator._shards for each in world.coordinators.values()]
+        shards = [each.coordinator.shards for each in world.coordinators.values()]
         return [sum(loaded.state.owned_by(alice.principal) for loaded in each._loaded()) for each in shards]
 
     async with cluster() as world:
@@ -150,13 +150,13 @@ async def test_a_shard_given_to_the_same_process_again_is_loaded_again() -> None
     async with cluster() as world:
         proxy, process = world.proxies[0], world.coordinators["a"]
         assert await proxy.commit(GROUP, 5) == 0
-        before = process.coordinator._shards._shards[0]
+        before = process.coordinator.shards._shards[0]
         world.give(0, "a")
         world.tell(process.view)
-        after = process.coordinator._shards._shards[0]
+        after = process.coordinator.shards._shards[0]
         assert after is not before
         assert before.is_closed
-        assert after.ownership == 2
+        assert after.context.ownership == 2
         assert await proxy.fetch(GROUP) == (0, 5)
 
 

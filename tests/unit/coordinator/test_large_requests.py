@@ -178,7 +178,7 @@ async def test_a_large_commit_of_a_member_that_is_lost_meanwhile_stores_no_more(
         large = _commit_many(generation=generation, member_id=member)
         large.group_instance_id = "i"
         commit = asyncio.ensure_future(world.coordinator.offset_commit(large, CLIENT))
-        serving = world.coordinator._shards._shards[0].serving
+        serving = world.coordinator.shards._shards[0].serving
         assert serving is not None
         while not serving.state.offsets.has_group("g"):  # noqa: ASYNC110 - a turn of the loop is what is waited for
             await asyncio.sleep(0)

@@ -11,9 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from bmq.coordinator.shard.log import ShardLogs
+from bmq.coordinator.shard.context import CoordinatorContext, ShardContext
+from bmq.coordinator.shard.kind_coordinator import KindCoordinator
 from bmq.coordinator.shard.manager import Shards
-from bmq.core.clock import LoopClock, SystemClock
+from bmq.coordinator.transaction_shard.transactions import TransactionApis
+from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.features import TRANSACTION_VERSION, FeatureTable
@@ -35,7 +37,6 @@ from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
 from tests.harness.single_node import single_node
 from tests.harness.waiting import until
-from tests.unit.coordinator.fakes import settings
 from tests.unit.coordinator.shard.kv_kind import ActiveKv, KvShard
 from tests.unit.proxy.transactions.transactions_world import FakeTransactions, end, init, listing
 
@@ -49,14 +50,13 @@ SHARDS = 50
 class StoredShards(Shards[ActiveKv]):
     """The shards of ``__transaction_state`` in one process, over their real logs."""
 
-    def __init__(self, parts: Parts, logs: ShardLogs, topic: Callable[[], Awaitable[Topic]]) -> None:
-        super().__init__(TRANSACTIONS, settings(), topic, parts.catalog, parts.joined.view)
+    def __init__(self, context: CoordinatorContext, topic: Callable[[], Awaitable[Topic]]) -> None:
+        super().__init__(TRANSACTIONS, context, topic, partitions=SHARDS, expiry_interval_s=600.0)
         self.ends: list[str] = []
         self.broken: dict[ShardId, str] = {}
-        self._logs = logs
 
-    def _new_shard(self, shard: ShardId, ownership: int) -> KvShard:
-        return KvShard(shard, ownership, cast(Any, self._logs), LoopClock(), self._settings, self._loads, self._spawn)
+    def _new_shard(self, context: ShardContext) -> KvShard:
+        return KvShard(context)
 
     def not_loaded(self) -> dict[ShardId, str]:
         return self.broken
@@ -74,14 +74,14 @@ class StoredShards(Shards[ActiveKv]):
         self.ends.append("ended")
 
 
-class StoredTransactions(FakeTransactions):
+class StoredTransactions(KindCoordinator[StoredShards], FakeTransactions):
     """A coordinator that is ready once the shard is loaded."""
 
     def __init__(self, parts: Parts, shards: StoredShards) -> None:
-        super().__init__(cast(Any, parts.joined.view), SHARDS)
-        self.shards = shards
+        KindCoordinator.__init__(self, shards, self._parts_closed)
+        FakeTransactions.__init__(self, cast(Any, parts.joined.view), SHARDS)
 
-    async def close(self) -> None:
+    async def _parts_closed(self) -> None:
         self.shards.ends.append("parts closed")
 
     async def ready(self, transactional_id: str) -> None:
@@ -124,10 +124,10 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
                 raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the proxy creates it")
             return found
 
-        def make(logs: ShardLogs) -> coordinator_role.TransactionParts:
-            shards = StoredShards(parts, logs, topic)
+        def make(context: CoordinatorContext) -> TransactionApis:
+            shards = StoredShards(context, topic)
             made.append(StoredTransactions(parts, shards))
-            return coordinator_role.TransactionParts(shards, made[0], made[0].close)
+            return cast(TransactionApis, made[0])
 
         return coordinator_role.CoordinatorRole(parts, broker, offsets_topic, make)
 
@@ -174,6 +174,31 @@ async def test_shards_of_transactions_that_are_not_loaded_are_reported_beside_th
         w.transactions.shards.broken = {ShardId(TRANSACTIONS, 3): "no owner"}
         assert role.shards_not_loaded() == {ShardId(TRANSACTIONS, 3): "no owner"}
         assert set(role.shards_not_loaded_by_reason().values()) == {0}
+
+
+async def test_the_groups_of_a_process_end_after_its_transactions_also_if_these_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The groups' shards take markers of the transactions that end in the meantime."""
+    async with serving(monkeypatch) as w:
+        role, ends = w.node.coordinator, w.transactions.shards.ends
+        assert role is not None
+        close_groups, close_transactions = role.coordinator.close, w.transactions.close
+
+        async def groups_closed() -> None:
+            ends.append("groups")
+            await close_groups()
+
+        async def transactions_fail() -> None:
+            await close_transactions()
+            raise ValueError("transactions")
+
+        monkeypatch.setattr(role.coordinator, "close", groups_closed)
+        monkeypatch.setattr(w.transactions, "close", transactions_fail)
+        with pytest.raises(ValueError, match="transactions"):
+            await role.close()
+        assert ends == ["closed", "ended", "parts closed", "groups"]
+        monkeypatch.undo()
 
 
 @pytest.mark.slow

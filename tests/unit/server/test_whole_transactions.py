@@ -15,7 +15,6 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from bmq.console.listing import Order, Page
 from bmq.console.state import TransactionFilter
-from bmq.coordinator.transaction_shard.transactions import TransactionApis
 from bmq.core.clock import LoopClock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
@@ -133,7 +132,7 @@ class Process(World):
     async def ended(self, state: str) -> None:
         """Wait until all markers are written."""
         assert self.node.coordinator is not None
-        shards = cast(TransactionApis, self.node.coordinator.transactions).shards
+        shards = self.node.coordinator.transactions.shards
         await until(lambda: shards.transactions_by_state()[state] == 1, 60)
         assert await self.state() == state
 

@@ -75,7 +75,7 @@ async def test_a_generation_that_is_too_large_is_refused_and_the_group_goes_on()
 async def test_a_writer_that_has_failed_refuses_to_wait_for_room() -> None:
     async with running(World()) as world:
         await world.coordinator.ready("g")
-        serving = world.coordinator._shards._shards[0].serving
+        serving = world.coordinator.shards._shards[0].serving
         assert serving is not None
         serving.writer.fail(RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "gone"))
         with pytest.raises(RequestError) as refused:
@@ -89,7 +89,7 @@ async def test_a_lost_shard_is_in_no_circle_of_references() -> None:
         await join_alone(world, "g")
         assert await txn_commit(world, "other", 5) is ErrorCode.NONE
         assert await end(world) is ErrorCode.NONE
-        serving = weakref.ref(await world.coordinator._shards.serving("g"))
+        serving = weakref.ref(await world.coordinator.shards.serving("g"))
         gc.collect()  # of the requests before
         gc.disable()
         try:

@@ -43,7 +43,7 @@ def bounded(shards: int = 1, **bounds: int) -> World:
 
 
 def owned(world: World, client: ClientInfo = ALICE) -> int:
-    return sum(each.state.owned_by(client.principal) for each in world.coordinator._shards._loaded())
+    return sum(each.state.owned_by(client.principal) for each in world.coordinator.shards._loaded())
 
 
 async def ask_id(world: World, group: str, client: ClientInfo = ALICE) -> Any:
@@ -87,7 +87,7 @@ async def test_a_group_past_the_bound_is_refused_and_the_others_go_on(caplog: py
         (line, _) = [each for each in caplog.records if "not created" in each.getMessage()]
         assert line.getMessage().startswith("group 'third' not created: its user has as many groups in this process")
         assert fields_of(line)["error"] == "User:alice owns 2, max_groups is 2"
-        assert "third" not in world.coordinator._shards._shards[0].serving.state.groups  # type: ignore[union-attr]
+        assert "third" not in world.coordinator.shards._shards[0].serving.state.groups  # type: ignore[union-attr]
         assert await world.commit("first", 6, client=ALICE, member_id=member, generation=generation) == 0
         assert await world.commit("second", 6, client=ALICE) == 0
         assert (await ask_id(world, "second")).error_code == ErrorCode.MEMBER_ID_REQUIRED, "the group exists"
@@ -108,7 +108,7 @@ async def test_without_a_principal_nothing_is_counted_and_records_are_kafkas() -
     async with running(bounded(alice=0)) as world:
         assert await world.commit("g", 5) == 0
         assert list(world.offsets()) == [("g", "orders", 0)]
-        assert world.coordinator._shards._shards[0].serving.state._owned == {}  # type: ignore[union-attr]
+        assert world.coordinator.shards._shards[0].serving.state._owned == {}  # type: ignore[union-attr]
 
 
 async def test_a_bound_lower_than_what_is_owned_takes_nothing_away() -> None:
@@ -310,7 +310,7 @@ async def test_groups_that_another_process_serves_by_now_refuse_no_group(lost: i
         await world.coordinator.ready(new)
         world.isolate()
         world.logs.fail_opens = 1 << 30
-        serving = world.coordinator._shards._shards[lost].serving
+        serving = world.coordinator.shards._shards[lost].serving
         assert serving is not None
         serving.writer._log._partition.open_log = None  # type: ignore[attr-defined]
         joined = await ask_id(world, new)

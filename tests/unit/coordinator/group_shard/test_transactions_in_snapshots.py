@@ -29,7 +29,7 @@ ACTS: dict[str, Act] = {
 
 
 def _snapshot(world: World) -> None:
-    world.coordinator._shards._shards[0]._snapshot_at = 0
+    world.coordinator.shards._shards[0]._snapshot_at = 0
 
 
 async def _history(act: Act, steps: int) -> None:
@@ -98,7 +98,7 @@ async def _act(world: World, step: tuple[object, ...]) -> None:
         case ("end", int(producer), bool(commits)):
             await end(world, producer, commits=commits)
         case ("snapshot",):
-            serving = world.coordinator._shards._shards[0].serving
+            serving = world.coordinator.shards._shards[0].serving
             if serving is not None:
                 _snapshot(world)
 

@@ -78,13 +78,13 @@ async def test_a_deletion_while_the_shard_loads() -> None:
     append(world, OffsetRecord("g", "orders", 0, Offset(1000)), OffsetRecord("g", "orders", 1, Offset(1)))
     async with running(world):
         await asyncio.sleep(0)
-        assert world.coordinator._shards._shards == {}
+        assert world.coordinator.shards._shards == {}
         await world.coordinator.ready("g")
         assert await world.fetch("g") == 1000, "records without an id belong to the topic of the name"
         world.logs.fail_opens = 3
         await world.crash()
         await asyncio.sleep(0.01)
-        assert world.coordinator._shards._shards[0].serving is None
+        assert world.coordinator.shards._shards[0].serving is None
         world.catalog.delete("orders")
         world.catalog.create(AGAIN)
         await asyncio.sleep(5)
@@ -168,7 +168,7 @@ async def test_offsets_of_a_deleted_topic_that_are_left_go_with_the_next_round_o
 
     async with running(World(expiry_interval_s=60.0)) as world:
         await world.coordinator.ready("g")
-        shard = world.coordinator._shards._shards[0]
+        shard = world.coordinator.shards._shards[0]
         serving = shard.serving
         assert serving is not None
         late = Offset(3, topic_id=topic("long gone").topic_id)

@@ -5,18 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 
-from bmq.coordinator.settings import CoordinatorSettings
-from bmq.coordinator.shard.active import ActiveShard
-from bmq.coordinator.shard.freshness import Freshness
+from bmq.coordinator.shard.active import ActiveShard, Loaded
+from bmq.coordinator.shard.context import CoordinatorContext, ShardContext
 from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
 from bmq.coordinator.shard.manager import Shards
 from bmq.coordinator.shard.shard import Shard
-from bmq.coordinator.shard.writer import Writer
-from bmq.core.clock import LoopClock
 from bmq.meta.catalog import Topic
-from bmq.meta.cluster.view import ClusterView
 from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
-from tests.unit.coordinator.fakes import MemoryCatalog, MemoryLogs
 
 _MARKER = struct.Struct(">hh")
 _ABORT, _COMMIT = 0, 1
@@ -87,29 +82,23 @@ class KvShard(Shard[KvState, ActiveKv]):
     def _barrier(self) -> KeyValue:
         return b"barrier", None
 
-    def _activate(self, state: KvState, writer: Writer, freshness: Freshness) -> ActiveKv:
-        return ActiveKv(state, writer, self._clock, self._settings, freshness)
+    def _activate(self, loaded: Loaded[KvState]) -> ActiveKv:
+        return ActiveKv(self.context, loaded)
 
 
 class KvShards(Shards[ActiveKv]):
     """The shards of a process, as those of transactions."""
 
-    def __init__(
-        self,
-        settings: CoordinatorSettings,
-        logs: MemoryLogs,
-        topic: Topic,
-        catalog: MemoryCatalog,
-        view: ClusterView,
-        made: Callable[[ShardId, int], None],
-    ) -> None:
+    def __init__(self, context: CoordinatorContext, topic: Topic, made: Callable[[ShardId, int], None]) -> None:
         async def ensure() -> Topic:
             return topic
 
-        super().__init__(TRANSACTIONS, settings, ensure, catalog, view)
-        self._logs = logs
+        super().__init__(
+            TRANSACTIONS, context, ensure, partitions=topic.partitions,
+            expiry_interval_s=context.settings.expiry_interval_s,
+        )  # fmt: skip
         self._made = made
 
-    def _new_shard(self, shard: ShardId, ownership: int) -> KvShard:
-        self._made(shard, ownership)
-        return KvShard(shard, ownership, self._logs, LoopClock(), self._settings, self._loads, self._spawn)
+    def _new_shard(self, context: ShardContext) -> KvShard:
+        self._made(context.id, context.ownership)
+        return KvShard(context)

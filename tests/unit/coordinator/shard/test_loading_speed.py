@@ -50,7 +50,7 @@ async def test_a_large_shard_is_loaded_and_lost_without_a_stop_of_the_loop() -> 
             world.catalog.delete("wide")
             await asyncio.sleep(60)
         assert await world.fetch("many", topic="wide", partition=7) == -1
-        assert not world.coordinator._shards._shards[0].serving.state.offsets.has_group("many")  # type: ignore[union-attr]
+        assert not world.coordinator.shards._shards[0].serving.state.offsets.has_group("many")  # type: ignore[union-attr]
         log = world.log.open_log
         assert log is not None
         with loop_stops() as losing:
@@ -83,6 +83,6 @@ async def test_the_log_is_at_most_a_few_times_the_live_records() -> None:
 
 
 def _records(world: World) -> list[OffsetRecord]:
-    serving = world.coordinator._shards._shards[0].serving
+    serving = world.coordinator.shards._shards[0].serving
     assert serving is not None
     return list(serving.state.offsets)

@@ -79,7 +79,7 @@ async def test_a_snapshot_moves_the_log_start_at_the_broker() -> None:
         proxy = world.proxies[0]
         for number in range(50):
             assert await proxy.commit(GROUP, number) == 0
-        world.coordinators["a"].coordinator._shards._shards[0]._snapshot_at = 0
+        world.coordinators["a"].coordinator.shards._shards[0]._snapshot_at = 0
         assert await proxy.commit(GROUP, 50) == 0
         owner = await world.brokers["b1"].assigned.wait(world.key(0), 1.0)
         async with asyncio.timeout(10.0):

@@ -62,7 +62,7 @@ class History:
         elif name == "wait":
             await asyncio.sleep(args[0])
         elif name == "snapshot":
-            world.coordinator._shards._shards[0]._snapshot_at = 0
+            world.coordinator.shards._shards[0]._snapshot_at = 0
             await world.commit("snapshot", 1)
         elif name == "fail":
             world.log.fail_next = 1
@@ -76,7 +76,7 @@ class History:
             return  # others joined, or the shard was lost: the history goes on
 
     async def leave(self, group: str) -> None:
-        serving = self.world.coordinator._shards._shards[0].serving
+        serving = self.world.coordinator.shards._shards[0].serving
         known = serving.state.groups.get(group) if serving is not None else None
         for member in list(known.members) if known is not None else []:
             leaving = m.LeaveGroupRequest.MemberIdentity(member_id=member.member_id, group_instance_id=None)
@@ -139,7 +139,7 @@ def test_a_replayed_state_is_the_state_before(steps: list[tuple[Any, ...]]) -> N
 
 def _groups(world: World) -> dict[str, object]:
     """Return the groups between rebalances, as members see them."""
-    serving = world.coordinator._shards._shards[0].serving
+    serving = world.coordinator.shards._shards[0].serving
     assert serving is not None
     return {
         group_id: (

@@ -16,7 +16,7 @@ from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS, ShardId
 from tests.harness.waiting import until
 from tests.unit.coordinator.cluster_world import View
-from tests.unit.coordinator.fakes import MemoryCatalog, MemoryLogs, settings, topic
+from tests.unit.coordinator.fakes import MemoryCatalog, MemoryLogs, context_of, settings, topic
 from tests.unit.coordinator.shard.kv_kind import ActiveKv, KvShards, marker
 
 SHARD = ShardId(TRANSACTIONS, 0)
@@ -31,11 +31,8 @@ class Process:
         self.catalog = MemoryCatalog(topic(OFFSETS_TOPIC, 3), topic(TRANSACTIONS_TOPIC, 1))
         self.made: list[tuple[ShardId, int]] = []
         self.shards = KvShards(
-            settings(**changes),
-            logs,
+            context_of(settings(**changes), logs, self.catalog, self.view),
             self.catalog.topics[TRANSACTIONS_TOPIC],
-            self.catalog,
-            self.view,
             lambda shard, ownership: self.made.append((shard, ownership)),
         )
 

@@ -136,7 +136,7 @@ async def test_records_written_while_the_log_was_read_count() -> None:
         late = build_batch([Record(key=key, value=value)], base_timestamp=0)
         await world.crash()
         await asyncio.sleep(0)
-        assert world.coordinator._shards._shards[0].serving is None
+        assert world.coordinator.shards._shards[0].serving is None
         world.log.store(late)
         assert await world.fetch("g") == 99
 
@@ -149,7 +149,7 @@ async def test_heartbeats_are_answered_while_a_shard_loads() -> None:
         world.logs.fail_opens = 3
         await world.crash()
         assert await world.heartbeat(beat) == 0
-        assert world.coordinator._shards._shards[0].serving is None
+        assert world.coordinator.shards._shards[0].serving is None
         await world.coordinator.ready("g")
         assert await world.heartbeat(beat) == 0
 

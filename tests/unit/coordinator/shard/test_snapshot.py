@@ -35,7 +35,7 @@ async def test_a_snapshot_that_breaks_off_loses_nothing() -> None:
     async with running(world):
         for turn in range(60):
             assert await world.commit(f"g{turn % 20}", turn) == 0
-        shard = world.coordinator._shards._shards[0]
+        shard = world.coordinator.shards._shards[0]
         shard._snapshot_at = 0
         before = world.facts()
         for _ in range(10):  # broken off at another place each time

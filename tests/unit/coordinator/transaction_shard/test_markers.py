@@ -9,19 +9,23 @@ from typing import Any
 
 import pytest
 
-from bmq.coordinator.settings import CoordinatorSettings
+from bmq.coordinator.shard.context import ShardContext
+from bmq.coordinator.shard.owned_keys import OwnedKeys
 from bmq.coordinator.transaction.records import StoredTransaction, TopicPartitions
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.coordinator.transaction_shard.call_room import CallRoom
+from bmq.coordinator.transaction_shard.id_bounds import TransactionalIdBounds
 from bmq.coordinator.transaction_shard.markers import MarkerSender
+from bmq.coordinator.transaction_shard.parts import TransactionParts
 from bmq.core.clock import LoopClock
-from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.records.control import TransactionMarker
+from bmq.meta.security.client_quotas import NoBounds
 from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
 from tests.harness.fakes import FakeCatalog
 from tests.harness.loop_stops import is_short, loop_stops
+from tests.unit.coordinator.fakes import MemoryLogs, settings
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 100_000
@@ -34,13 +38,21 @@ class Sender:
         self.tasks: list[asyncio.Task[None]] = []
         self.taken: list[PartitionKey] = []
         self.done = asyncio.Event()
-        self.markers = MarkerSender(
-            ShardId(TRANSACTIONS, 0), 1, self._write, FakeCatalog(), LoopClock(), CoordinatorSettings.of(NodeConfig()),
-            self._spawn, room=CallRoom(), done=lambda _: self.done.set(), confirm=self._confirm,
+        context = ShardContext(
+            id=ShardId(TRANSACTIONS, 0), ownership=1, settings=settings(), clock=LoopClock(), logs=MemoryLogs(),
+            catalog=FakeCatalog(), loads=asyncio.Semaphore(), spawn=self._spawn,
         )  # fmt: skip
+        parts = TransactionParts(
+            bounds=TransactionalIdBounds(NoBounds(), OwnedKeys(list, list)), producer_ids=self._next_id,
+            write_markers=self._write, room=CallRoom(),
+        )  # fmt: skip
+        self.markers = MarkerSender(context, parts, done=lambda _: self.done.set(), confirm=self._confirm)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def _next_id(self) -> int:
+        raise AssertionError("a sender of markers needs no producer id")
 
     async def _write(self, marker: TransactionMarker, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, ErrorCode]:
         self.taken += keys

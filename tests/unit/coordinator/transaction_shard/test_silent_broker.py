@@ -3,55 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 
 import pytest
 
 from bmq.coordinator.transaction_shard import markers
 from bmq.coordinator.transaction_shard.call_room import PATIENCE_S, CallRoom
-from bmq.core.errors import ErrorCode
-from bmq.core.model import PartitionKey
-from bmq.core.records.control import TransactionMarker
 from tests.unit.coordinator.transaction_shard.world import World, key, running
 
 SILENT = key(0)
 
 
-def _silence(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Let calls with the partition ``SILENT`` mark their other partitions and then wait for the event."""
-    heals = asyncio.Event()
-    write = world.partitions.write
-
-    async def write_some(marker: TransactionMarker, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, ErrorCode]:
-        done = dict(await write(marker, [each for each in keys if each != SILENT]))
-        if SILENT in keys:
-            await heals.wait()
-            done.update(await write(marker, [SILENT]))
-        return done
-
-    for process in (world.a, world.b):
-        monkeypatch.setattr(process.shards, "_write_markers", write_some)
-    return heals
+def silenced() -> World:
+    """Return processes beside partitions of which ``SILENT`` takes no marker until the broker heals."""
+    world = World()
+    world.partitions.silent.add(SILENT)
+    return world
 
 
 async def test_slices_of_a_transaction_do_not_wait_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "PARTITIONS_A_CALL", 1)
-    world = World()
-    heals = _silence(world, monkeypatch)
+    world = silenced()
     async with running(world):
         producer = await world.a.begin(*range(10))
         assert (await world.a.end(producer, commit=True)).error_code == 0
         await asyncio.sleep(PATIENCE_S / 2)
         assert len(world.partitions.taken) == 9, "all but the silent broker's"
-        heals.set()
+        world.partitions.heals.set()
         await asyncio.sleep(0.1)
         assert await world.a.state() == "CompleteCommit"
 
 
 async def test_transactions_with_a_silent_broker_give_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "SENDING_MAX", 3)
-    world = World()
-    heals = _silence(world, monkeypatch)
+    world = silenced()
     async with running(world):
         for number in range(7):
             producer = await world.a.begin(0, tid=f"silent-{number}")
@@ -61,7 +45,7 @@ async def test_transactions_with_a_silent_broker_give_their_places_to_others(mon
         await asyncio.sleep(PATIENCE_S * 3)
         assert await world.a.state() == "CompleteCommit"
         assert await world.a.state("silent-0") == "PrepareCommit"
-        heals.set()
+        world.partitions.heals.set()
         await asyncio.sleep(1)
         for number in range(7):
             assert await world.a.state(f"silent-{number}") == "CompleteCommit"

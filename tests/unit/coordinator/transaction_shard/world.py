@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.coordinator.transaction_shard.transactions import TransactionApis
-from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.records.control import TransactionMarker
@@ -21,7 +21,7 @@ from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.security.client_quotas import Bounds, NoBounds
 from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
 from tests.unit.coordinator.cluster_world import View
-from tests.unit.coordinator.fakes import CLIENT, MemoryCatalog, MemoryLogs, settings, topic
+from tests.unit.coordinator.fakes import CLIENT, MemoryCatalog, MemoryLogs, context_of, settings, topic
 
 Producer = tuple[int, int]
 SHARD = ShardId(TRANSACTIONS, 0)
@@ -41,12 +41,22 @@ class Partitions:
         self.open = asyncio.Event()
         """While it is not set, no call gets a response."""
         self.open.set()
+        self.silent: set[PartitionKey] = set()
+        """Partitions that take no marker until the broker ``heals``; a call with one has marked its others before."""
+        self.heals = asyncio.Event()
 
     async def write(self, marker: TransactionMarker, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, ErrorCode]:
         self.calls += 1
         await self.open.wait()
         if self.bugs:
             raise self.bugs.pop(0)
+        results = self._take(marker, [each for each in keys if each not in self.silent])
+        if len(results) < len(keys):
+            await self.heals.wait()
+            results |= self._take(marker, [each for each in keys if each in self.silent])
+        return results
+
+    def _take(self, marker: TransactionMarker, keys: Sequence[PartitionKey]) -> dict[PartitionKey, ErrorCode]:
         results = {}
         for key in keys:
             codes = self.codes.get(key)
@@ -67,7 +77,7 @@ class Process:
         self.catalog = MemoryCatalog(topic(OFFSETS_TOPIC, 3), transactions, ORDERS)
         self.ids = ids
         self.no_ids = False
-        clock = LoopClock()
+        self.are_parts_closed = False
 
         async def transactions_topic() -> Topic:
             return self.catalog.topics[TRANSACTIONS_TOPIC]
@@ -75,11 +85,14 @@ class Process:
         async def offsets_topic() -> Topic:
             return self.catalog.topics[OFFSETS_TOPIC]
 
+        context = context_of(settings(**changes), logs, self.catalog, self.view, bounds)
         self.shards = TransactionShards(
-            settings(**changes), clock, logs, transactions_topic, self.catalog, self.view,
-            producer_ids=self._next_id, write_markers=partitions.write, bounds=bounds,
-        )  # fmt: skip
-        self.apis = TransactionApis(self.shards, self.catalog, clock, offsets_topic)
+            context, transactions_topic, producer_ids=self._next_id, write_markers=partitions.write
+        )
+        self.apis = TransactionApis(context, self.shards, offsets_topic, self._close_parts)
+
+    async def _close_parts(self) -> None:
+        self.are_parts_closed = True
 
     async def _next_id(self) -> int:
         if self.no_ids:
@@ -185,7 +198,7 @@ class World:
         nowhere = MemoryLogs()
         nowhere.fail_opens = 1 << 30
         for shard in process.shards._shards.values():
-            shard._logs = nowhere
+            shard.context = replace(shard.context, logs=nowhere)
 
     @property
     def log(self) -> Any:
@@ -206,8 +219,8 @@ async def running(world: World) -> AsyncIterator[World]:
     finally:
         world.partitions.open.set()
         for process in (world.a, world.b):
-            process.shards.close()
-            await process.shards.wait_closed()
+            await process.apis.close()
+            assert process.are_parts_closed
 
 
 def key(number: int) -> PartitionKey:

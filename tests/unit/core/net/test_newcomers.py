@@ -12,7 +12,7 @@ import pytest
 from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.internal_connection import UnorderedConnection
 from bmq.core.net.listener import Listener
-from bmq.core.net.newcomers import KEPT_S, SAVED_S, SHARE, Newcomers
+from bmq.core.net.newcomers import KEPT_S, SAVED_S, SHARE
 from bmq.core.net.strangers import Strangers
 from bmq.core.security.session import Session
 from tests.harness.log_text import lines

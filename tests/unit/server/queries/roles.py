@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
 from bmq.broker.broker import Broker
+from bmq.coordinator.transaction_shard.transactions import TransactionApis
 from bmq.meta.shard_kinds import ShardId
 from bmq.server.roles.broker import BrokerRole
 from bmq.server.roles.coordinator import CoordinatorRole
@@ -19,6 +20,14 @@ class BrokerOf(BrokerRole):
         self.broker = broker
         if assigned is not None:
             self.assigned = assigned
+
+
+class TransactionsOf(CoordinatorRole):
+    """The role of a transaction coordinator that a test has made."""
+
+    def __init__(self, transactions: TransactionApis) -> None:
+        """Make no groups and no service."""
+        self.transactions = transactions
 
 
 class Coordinator(CoordinatorRole):

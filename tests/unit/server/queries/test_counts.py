@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,18 +14,17 @@ from bmq.broker.config import LogConfig
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.coordinator.transaction.records import StoredTransaction, TransactionRecord
 from bmq.coordinator.transaction.states import TransactionState
-from bmq.coordinator.transaction_shard.manager import TransactionShards
-from bmq.coordinator.transaction_shard.state import TransactionsState
+from bmq.core.clock import LoopClock
 from bmq.core.model import PartitionKey
 from bmq.server.console_view import console_state
 from bmq.server.queries.counts import COUNTS_S, Counts
 from bmq.storage.layout import PartitionPath
-from tests.harness.fakes import FakeClock
 from tests.harness.loop_stops import is_short, loop_stops
 from tests.harness.seeds import amount
 from tests.unit.broker.world import World
+from tests.unit.coordinator.transaction_shard import world as transactions_world
 from tests.unit.server.queries.console_node import node_with
-from tests.unit.server.queries.roles import BrokerOf
+from tests.unit.server.queries.roles import BrokerOf, TransactionsOf
 
 TOPIC = uuid.UUID(int=1)
 REASON = "its record cannot be decoded"
@@ -98,16 +96,13 @@ async def test_very_many_partitions_are_counted_without_a_stop() -> None:
 
 @pytest.mark.slow
 async def test_very_many_open_transactions_are_looked_at_without_a_stop() -> None:
-    state = TransactionsState()
-    ongoing = StoredTransaction(1, 0, 1, TransactionState.ONGOING, started_ms=-3_000)
-    for number in range(200_000):
-        state.apply(TransactionRecord(f"id-{number}", ongoing))
-    shards = object.__new__(TransactionShards)
-    serving: Any = SimpleNamespace(state=state)
-    shards._loaded = lambda: [serving]  # type: ignore[assignment,method-assign,return-value]
-    shards._clock = FakeClock(4_000)
-    counts = Counts(None, cast(Any, SimpleNamespace(transaction_shards=shards)))
-    with loop_stops() as stops:
-        await counts.count()
+    async with transactions_world.running(transactions_world.World()) as world:
+        state = (await world.a.serving()).state
+        ongoing = StoredTransaction(1, 0, 1, TransactionState.ONGOING, started_ms=LoopClock().now_ms() - 7_000)
+        for number in range(200_000):
+            state.apply(TransactionRecord(f"id-{number}", ongoing))
+        counts = Counts(None, TransactionsOf(world.a.apis))
+        with loop_stops() as stops:
+            await counts.count()
     assert counts.oldest_transaction_s == 7.0
     assert is_short(stops.longest_s, 0.020), stops.longest_s
