@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
@@ -28,6 +27,7 @@ from bmq.core.net.departures import Departures, Ended, ended
 from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.internal_connection import SILENCE_S, UnorderedConnection
 from bmq.core.net.login_budget import LIMIT_BYTES, LoginBudget
+from bmq.core.net.newcomers import KEPT_S, Newcomers
 from bmq.core.net.plain_or_tls import PlainOrTls
 from bmq.core.net.request import Dispatch
 from bmq.core.net.request_budget import STUCK_S, RequestBudget
@@ -94,8 +94,7 @@ class Listener:
             min(LIMIT_BYTES, config.queued_max_request_bytes // 2), metrics, self._close_before_login
         )
         self.connections: dict[ClientConnection, None] = {}  # oldest first
-        # Without a session, oldest first.  An OrderedDict finds its first key at once, after any number of removals.
-        self._newcomers: OrderedDict[ClientConnection, None] = OrderedDict()
+        self._newcomers = Newcomers[ClientConnection]()
         self._outlived: set[ClientConnection] = set()  # gone, with requests without a response that are in progress
         self.shared_buffer = memoryview(bytearray(SHARED_BYTES))
         self.cipher_buffer = memoryview(bytearray(PIECE_BYTES))
@@ -226,7 +225,7 @@ class Listener:
     def opened(self, connection: ClientConnection) -> float:
         """Register a connection.  Return the time of its first activity.
 
-        If there are too many, close the oldest connection without a session, or the new one if all have sessions.
+        If there are too many, close a connection without a session in its place, or the new connection itself.
         """
         self.loop = asyncio.get_running_loop()
         metrics = self.metrics
@@ -261,26 +260,28 @@ class Listener:
             connection.be_stranger()
             self._strangers.opened(connection)
         else:
-            self._newcomers[connection] = None
+            self._newcomers.add(connection, self.loop.time())
         return self.now
 
     def _make_room(self) -> bool:
-        """Close the oldest connection without a session, of any address; return False if there is none.
+        """Close a connection without a session, of any address; return False if none may lose its place now.
 
-        Anybody may open connections without a session.  A log-in takes milliseconds, so it is seldom the oldest.
+        Anybody may open connections without a session: see ``core.net.newcomers``, and ``core.net.strangers`` for the
+        internal port.
         """
-        why = f"max.connections ({self.config.max_connections}) is reached, and it is the oldest without a session"
+        bound = f"max.connections ({self.config.max_connections}) is reached, and it"
         if self._strangers is not None:
-            has_closed = self._strangers.close_oldest(why)
+            has_closed = self._strangers.close_oldest(f"{bound} is the oldest without a session")
             self.metrics.connections_refused += has_closed
             return has_closed
-        if not self._newcomers:
+        closed = self._newcomers.give_way(self.loop.time())
+        if closed is None:
             return False
-        oldest, _ = self._newcomers.popitem(last=False)
-        if not oldest.is_closed:  # else it leaves its place in this turn of the loop
+        if not closed.is_closed:  # else it leaves its place in this turn of the loop
             self.metrics.connections_refused += 1
-            _log.warning("closing a connection: it has not logged in", extra=fields(**_about(oldest), error=why))
-            oldest.close()
+            why = f"{bound} has had no session for {KEPT_S:g} s"
+            _log.warning("closing a connection: it has not logged in", extra=fields(**_about(closed), error=why))
+            closed.close()
         return True
 
     def _admit(self, connection: ClientConnection) -> bool:
@@ -310,7 +311,7 @@ class Listener:
 
         The wait keeps a client that connects again at once from turning in a circle.
         """
-        self._newcomers.pop(connection, None)
+        self._newcomers.remove(connection)
         refusal = self._bounds.admit(connection)
         if not refusal:
             return
@@ -336,7 +337,7 @@ class Listener:
         if connection not in self.connections:
             return
         del self.connections[connection]
-        self._newcomers.pop(connection, None)
+        self._newcomers.remove(connection)
         if self._strangers is not None and isinstance(connection, UnorderedConnection):
             self._strangers.lost(connection)
         self.metrics.connections -= 1

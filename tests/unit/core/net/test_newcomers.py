@@ -1,9 +1,10 @@
-"""The places of a listener: strangers lose theirs to new connections, the oldest first; clients keep theirs."""
+"""The places of a listener: strangers lose theirs to new connections after a while; clients keep theirs."""
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections import OrderedDict
+from collections import deque
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.internal_connection import UnorderedConnection
 from bmq.core.net.listener import Listener
+from bmq.core.net.newcomers import KEPT_S, SAVED_S, SHARE
 from bmq.core.net.strangers import Strangers
 from bmq.core.security.session import Session
 from tests.harness.log_text import lines
@@ -38,20 +40,33 @@ def log_in(peer: Peer) -> None:
     peer.connection.identified()
 
 
-async def test_a_new_connection_takes_the_place_of_the_oldest_stranger(caplog: pytest.LogCaptureFixture) -> None:
+def longest_pause_s(newcomers: int) -> float:
+    """Return the longest time between two connections that lose their places."""
+    return 2 / (SHARE * newcomers)
+
+
+async def test_a_new_connection_takes_the_place_of_the_youngest_past_its_time(caplog: pytest.LogCaptureFixture) -> None:
     world = World(max_connections=4)
     client = world.peer()
     first, second, third = (stranger(world, listener=name) for name in ("A", "B", "A"))
     log_in(second)
-    stranger(world, host="10.0.0.2", listener="B")
+    await asyncio.sleep(KEPT_S - 0.01)
+    early = stranger(world)
     await turn()
-    assert [each.is_gone for each in (client, first, second, third)] == [False, True, False, False]
+    assert [each.is_gone for each in (client, first, second, third, early)] == [False] * 4 + [True]
+    await asyncio.sleep(0.02)
+    fourth = stranger(world, host="10.0.0.2", listener="B")
+    await turn()
+    assert [each.is_gone for each in (client, first, second, third, fourth)] == [False, False, False, True, False]
+    await asyncio.sleep(longest_pause_s(2))
     late = world.peer(host="10.0.0.3")
     await turn()
-    assert (third.is_gone, late.is_gone) == (True, False), "a client of a listener without a log-in gets a place, too"
-    assert (world.metrics.connections_refused, len(world.listener.connections)) == (2, 4)
-    why = "max.connections (4) is reached, and it is the oldest without a session"
-    assert lines(caplog)[0].endswith(f'closing a connection: it has not logged in connection=10.0.0.1:1 error="{why}"')
+    assert (first.is_gone, fourth.is_gone, late.is_gone) == (False, True, False), "a client without a log-in, too"
+    assert (world.metrics.connections_refused, len(world.listener.connections)) == (3, 4)
+    refused, closed, _ = lines(caplog)
+    assert refused.endswith('connection refused connection=10.0.0.1:1 error="max.connections (4) is reached"')
+    why = "max.connections (4) is reached, and it has had no session for 5 s"
+    assert closed.endswith(f'closing a connection: it has not logged in connection=10.0.0.1:1 error="{why}"')
     world.listener.close()
 
 
@@ -60,6 +75,7 @@ async def test_clients_keep_their_places_and_a_new_connection_is_refused() -> No
     peers = [stranger(world) for _ in range(3)]
     for each in peers:
         log_in(each)
+    await asyncio.sleep(2 * KEPT_S)
     late = stranger(world)
     await turn()
     assert [each.is_gone for each in (*peers, late)] == [False, False, False, True]
@@ -70,17 +86,23 @@ async def test_clients_keep_their_places_and_a_new_connection_is_refused() -> No
 
 async def test_connections_of_one_turn_take_a_place_each() -> None:
     """The closed connections still count until the loop's next turn."""
-    world = World(max_connections=3)
-    peers = [stranger(world) for _ in range(8)]
-    assert [each.connection.is_closed for each in peers] == [True] * 5 + [False] * 3
+    world = World(max_connections=60)
+    old = [stranger(world) for _ in range(60)]
+    await asyncio.sleep(KEPT_S)
+    world.listener._newcomers._chance = lambda: 0.5
+    late = [stranger(world) for _ in range(8)]
+    saved = round(SAVED_S * SHARE * 60)
+    assert [each.connection.is_closed for each in late] == [False] * saved + [True] * (8 - saved)
+    assert [each.connection.is_closed for each in old] == [False] * (60 - saved) + [True] * saved
     await turn()
-    assert len(world.listener.connections) == len(world.listener._newcomers) == 3
+    assert len(world.listener.connections) == len(world.listener._newcomers) == 60
     world.listener.close()
 
 
 async def test_an_address_past_its_bound_takes_nobodys_place() -> None:
     world = World(max_connections=3, max_connections_per_ip=2)
     others = [stranger(world, host="10.0.0.2"), stranger(world), stranger(world)]
+    await asyncio.sleep(KEPT_S)
     late = stranger(world)
     await turn()
     assert (late.is_gone, [each.is_gone for each in others]) == (True, [False] * 3)
@@ -107,23 +129,92 @@ async def test_processes_of_the_cluster_get_in_while_strangers_hold_the_internal
     world.listener.close()
 
 
+async def test_a_connection_in_the_place_of_a_closed_one_costs_nobody_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """A connection that was closed in this turn of the loop still counts."""
+    world = World(max_connections=1)
+    closed = stranger(world)
+    await asyncio.sleep(KEPT_S)
+    closed.connection.close()
+    late = stranger(world)
+    await turn()
+    assert (closed.is_gone, late.is_gone, world.metrics.connections_refused, lines(caplog)) == (True, False, 0, [])
+    world.listener.close()
+
+
+@pytest.mark.parametrize("clients", [201, 250, 300, 400])
+async def test_clients_that_are_too_many_fill_all_places(clients: int) -> None:
+    """Clients connect at once, and again after 20 turns; a log-in takes six events, and a turn serves 20 events."""
+    world = World(max_connections=200)
+    waiting = deque(range(clients))
+    again: deque[tuple[int, int]] = deque()
+    at_work: deque[tuple[Peer, int, int]] = deque()
+    logged_in = 0
+    for now in range(200):
+        while again and again[0][0] <= now:
+            waiting.append(again.popleft()[1])
+        while waiting:
+            client = waiting.popleft()
+            at_work.append((stranger(world, host=f"10.1.{client >> 8}.{client & 255}"), 6, client))
+        for _ in range(min(20, len(at_work))):
+            peer, events, client = at_work.popleft()
+            if peer.connection.is_closed:
+                again.append((now + 20, client))
+            elif events > 1:
+                at_work.append((peer, events - 1, client))
+            else:
+                log_in(peer)
+                logged_in += 1
+        await turn(2)
+    assert logged_in == len(world.listener.connections) == 200
+    assert world.metrics.connections_refused >= clients - 200
+    world.listener.close()
+
+
+async def test_clients_get_in_while_silent_strangers_hold_all_places() -> None:
+    """A client tries ten times a second, and its log-in takes a second: the next client does so after it."""
+    world = World(max_connections=20)
+    clock = asyncio.get_running_loop().time
+    strangers = [stranger(world) for _ in range(20)]
+    most_s = KEPT_S
+    for left in range(20, 10, -1):
+        began = clock()
+        client = stranger(world, host="10.0.0.2")
+        while client.connection.is_closed:
+            await asyncio.sleep(0.1)
+            client = stranger(world, host="10.0.0.2")
+        assert clock() - began <= most_s + 0.1
+        most_s = longest_pause_s(left)
+        await asyncio.sleep(1)
+        assert not client.is_gone
+        log_in(client)
+    assert [each.is_gone for each in strangers] == [False] * 10 + [True] * 10
+    world.listener.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
-async def test_the_strangers_that_stay_are_always_the_youngest(seed: int) -> None:
-    """Connections come, log in and leave in any order, and a model knows who stays."""
+async def test_a_place_goes_to_a_new_connection_by_the_rule_alone(seed: int) -> None:
+    """Connections come, log in and leave in any order, and a model knows whose place may go."""
     rng = random.Random(seed)
+    clock = asyncio.get_running_loop().time
     most = rng.randint(1, 12)
     world = World(max_connections=most)
-    strangers: OrderedDict[Peer, None] = OrderedDict()
+    strangers: dict[Peer, float] = {}
     clients: list[Peer] = []
+    closed = 0
     for _ in range(500):
+        await asyncio.sleep(rng.expovariate(2))
         choice = rng.random()
         if choice < 0.6:
+            now, is_full = clock(), len(clients) + len(strangers) == most
+            old = [each for each, since in strangers.items() if now - since >= KEPT_S]
             peer = stranger(world)
-            if len(clients) + len(strangers) == most and strangers:
-                strangers.popitem(last=False)
-            if len(clients) + len(strangers) < most:
-                strangers[peer] = None
+            if is_full and old and old[-1].connection.is_closed:
+                del strangers[old[-1]]
+                closed += 1
+                is_full = False
+            if not is_full:
+                strangers[peer] = now
         elif choice < 0.75 and strangers:
             peer = rng.choice(list(strangers))
             log_in(peer)
@@ -136,7 +227,8 @@ async def test_the_strangers_that_stay_are_always_the_youngest(seed: int) -> Non
             clients = [each for each in clients if each is not peer]
         await turn()
         assert set(world.listener.connections) == {each.connection for each in (*clients, *strangers)}
-        assert list(world.listener._newcomers) == [each.connection for each in strangers]
+        assert len(world.listener._newcomers) == len(strangers)
+    assert closed
     world.listener.close()
     await turn()
     assert not world.listener._newcomers
