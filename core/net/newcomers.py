@@ -5,13 +5,13 @@ must serve two cases.  Strangers hold all places and stay silent: they must not 
 places connect at once: they must not end each other's log-ins, or none ends.  So:
 
 * a connection keeps its place for ``KEPT_S``;
-* after that, the youngest such connection is the first to lose its place: an older connection is nearer to its session;
+* past this time, the youngest connection is the first to lose its place: an older connection is nearer to its session;
 * places change hands at random moments, on average ``SHARE`` of all these connections a second.
 
-The last two rules leave half of the connections alone, the older half.  Their log-ins end even if the process needs far
+The last two rules leave the older half of the connections alone.  Their log-ins end even if the process needs far
 longer than ``KEPT_S`` for all log-ins together.  Random moments keep strangers from taking each place as it becomes
-free: neither a burst nor a timed attack is better than a steady flood.  In a flood the chance of a new connection is the
-number of places that change hands a second, divided by the number of new connections a second.
+free.  So no attack, in bursts or in time with the changes, is better than a steady flood.  If a steady flood has
+``r`` times the rate of the changes, a new connection gets a place with a chance of 1 / (1 + 2r).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Whoever reaches the port can open them, so their bytes, their time and their number are bounded.  A connection past the
 number costs the oldest connection its place, not itself.  A process needs a few milliseconds to become known, so it
-succeeds even while others open connections and say nothing.
+succeeds even while others open connections and say nothing.  Processes do not push each other out: a cluster has far
+fewer than ``STRANGERS_MAX``.  Clients do, so they have another rule (``core.net.newcomers``).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest

@@ -1,4 +1,4 @@
-"""The rule of places (``core.net.newcomers``) in models: storms of clients, and floods of strangers, in virtual time."""
+"""The rule of places (``core.net.newcomers``) in models: storms of clients and floods of strangers."""
 
 from __future__ import annotations
 
@@ -183,11 +183,31 @@ def test_a_client_gets_a_place_in_a_flood_and_keeps_it(
 ) -> None:
     """``floods``: new strangers, as a multiple of the places that change hands.
 
-    The chance of a try is half of the inverse at least, whatever the order in which strangers come.
+    The chance of a try is the least if strangers come one by one, at equal distances.
     """
     places, seconds = 500, 400.0
     flood = Flood(places, log_in_s=2)
     flood.run(times(places * SHARE * floods, seconds))
-    assert flood.log_ins >= 0.4 * flood.tries / floods
+    assert flood.log_ins >= 0.8 * flood.tries / (1 + 2 * floods)
     assert min(flood.kept_s) >= KEPT_S
     assert len(flood.kept_s) <= places * SHARE * seconds * 1.05
+
+
+def test_strangers_who_know_each_change_of_places_do_not_keep_a_client_out() -> None:
+    """Strangers connect when the next place is due on average, and ten times in this time if they were wrong."""
+    places, seconds = 20, 10_000.0
+    pause_s = 1 / (places * SHARE)
+    flood = Flood(places, log_in_s=2)
+    rng = random.Random(5)
+    next_try, due = rng.uniform(0, 1), 0.0
+    while due < seconds:
+        if next_try < due:
+            changes = len(flood.kept_s)
+            flood.try_place(next_try)
+            if len(flood.kept_s) > changes:
+                due = next_try + pause_s
+            next_try += rng.uniform(0.1, 1)
+        else:
+            due += pause_s if flood.take_place(due) else pause_s / 10
+    assert flood.log_ins >= 0.1 * flood.tries
+    assert min(flood.kept_s) >= KEPT_S
