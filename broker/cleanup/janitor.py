@@ -229,8 +229,8 @@ class Janitor:
 
         Does no I/O, and no work for an unchanged partition.
         """
-        before, cares, known = self.queue.states, dict[PartitionKey, _PartitionCare](), 0
-        turns = Turns()
+        before, cares = self.queue.states, dict[PartitionKey, _PartitionCare]()
+        known, turns = 0, Turns()
         for driver in tuple(self._partitions()):
             machine = driver.machine
             is_known = machine.key in before and before[machine.key].driver is driver
