@@ -32,6 +32,7 @@ from bmq.broker.cleanup.orphans import files_of, temporary_files
 from bmq.broker.cleanup.retention import RetentionState, read_idx
 from bmq.broker.cleanup.segment_merge import SegmentMerger
 from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX, TAKEN, given_back
+from bmq.broker.cleanup.upkeep_queue import UpkeepState
 from bmq.broker.context import BrokerContext
 from bmq.core.aio.subscribers import no_op
 from bmq.core.logging.fields import fields
@@ -55,10 +56,6 @@ _CLEANED = (f"{DRAFT}-", f"{DRAFT_INDEX}-")
 _MERGED = ".join-"
 
 
-DENIED_MAX = 1_000
-"""Most jobs' folders with drafts that may not be given back whose warning is known; the oldest is forgotten first."""
-
-
 class Unsettled(Enum):
     """The reason why a log may not be merged and cleaned yet; the text is for jobs."""
 
@@ -79,10 +76,8 @@ class FormerOwners:
         self._names_per_job = names_per_job
         self.merges_ended = 0
         """Merges of former owners that were carried out here."""
-        self._denied: dict[str, None] = {}
-        """The jobs' folders of a warning."""
 
-    async def settle(self, state: RetentionState) -> Unsettled | None:
+    async def settle(self, state: UpkeepState) -> Unsettled | None:
         """Settle the drafts in the partition's folder; return why the log may not be merged and cleaned now, or None.
 
         To be called while no round of this process writes drafts for the partition.  Raises StorageError, and
@@ -102,7 +97,7 @@ class FormerOwners:
         for path in drafts:
             await self._fs.delete(path)
         denied |= await self._give_back_all(taken)
-        self._warn(state, folders, denied)
+        self._warn(state, denied)
         is_settled = len(listed) < self._names_per_job
         for path in merges:
             is_settled &= await self._end_merge(state, path)
@@ -141,20 +136,16 @@ class FormerOwners:
                 denied[path.rpartition("/")[0]] = error
         return denied
 
-    def _warn(self, state: RetentionState, folders: Sequence[str], denied: Mapping[str, Unsupported]) -> None:
-        """Warn once of a job's folder with drafts that may not be given back."""
-        for folder in folders:
-            if folder not in denied:
-                self._denied.pop(folder, None)
-            elif folder not in self._denied:
-                text = (
-                    "cannot give the drafts in a job's folder back to the job, and neither merges nor cleans the log"
-                    " until then: give the brokers' user the rights to read and to write the folder, or delete it"
-                )
-                _log.warning(text, extra=fields(**state.driver.path.log_fields, path=folder, error=denied[folder]))
-                if len(self._denied) == DENIED_MAX:
-                    del self._denied[next(iter(self._denied))]
-                self._denied[folder] = None
+    @staticmethod
+    def _warn(state: UpkeepState, denied: Mapping[str, Unsupported]) -> None:
+        """Warn once of each folder in ``denied``, and note the folders."""
+        for folder in sorted(denied.keys() - state.denied_folders):
+            text = (
+                "cannot give the drafts in a job's folder back to the job, and neither merges nor cleans the log"
+                " until then: give the brokers' user the rights to read and to write the folder, or delete it"
+            )
+            _log.warning(text, extra=fields(**state.driver.path.log_fields, path=folder, error=denied[folder]))
+        state.denied_folders = frozenset(denied)
 
     async def _give_back(self, taken: str) -> None:
         """Give a draft back to its job: a late call of its owner does not find it."""

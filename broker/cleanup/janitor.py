@@ -229,8 +229,8 @@ class Janitor:
 
         Does no I/O, and no work for an unchanged partition.
         """
-        before, cares, known = self.queue.states, dict[PartitionKey, _PartitionCare](), 0
-        turns = Turns()
+        before, cares = self.queue.states, dict[PartitionKey, _PartitionCare]()
+        known, turns = 0, Turns()
         for driver in tuple(self._partitions()):
             machine = driver.machine
             is_known = machine.key in before and before[machine.key].driver is driver
@@ -325,17 +325,18 @@ class Janitor:
         if not care.driver.machine.record.segments:
             return
         # A merged file might have a source's name: the cleaned segment would hide what was appended.
-        if (held_until := care.held_until(self._context.now_ms())) is not None:
+        now_ms = self._context.now_ms()
+        if (held_until := care.held_until(now_ms)) is not None:
             self.queue.schedule(care, Job.MERGE, held_until)
             return
         async with care.names_lock:
             machine = care.driver.machine
             # Also beside a swap that the record is about to get: it hides all that is appended to its sources.
-            if machine.swap is not None or machine.record.swap is not None or self.cleaning.is_cleaning(care):
+            is_busy = machine.swap is not None or machine.record.swap is not None or self.cleaning.is_cleaning(care)
+            if is_busy or await self._former_owners.settle(care) is not None:
+                # The record of a quiet log may not change after a round without a swap, or once a right is back.
                 care.registered = self.config.merge_after
-                return
-            if await self._former_owners.settle(care) is not None:
-                care.registered = self.config.merge_after
+                self.queue.schedule(care, Job.MERGE, now_ms + self.config.retry_ms)
                 return
             care.merge_from, is_more, is_blocked, has_hidden = await self._merger.merge(care, care.merge_from)
         if has_hidden:  # perhaps of an owner before, while the log was compacted

@@ -18,7 +18,7 @@ from functools import partial
 
 from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, LastCleaning, Obstacle, Outcome
 from bmq.broker.cleanup.closed_segments import ClosedLog, ClosedSegment, ClosedSegments
-from bmq.broker.cleanup.retention import RetentionState, can_read
+from bmq.broker.cleanup.retention import RetentionState, is_outage
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.states import PartitionState
@@ -243,9 +243,9 @@ class LogCleaner:
             except (FormatError, CorruptData) as error:
                 raise DamagedSource(segment, error) from error
             except StorageUnavailable as error:
-                if await can_read(self._fs, driver.path.idx(segment.name)):  # no outage, which other files would share
-                    raise DamagedSource(segment, error) from error
-                raise
+                if await is_outage(self._fs, driver.path, segment.name, driver.path.idx(segment.name)):
+                    raise
+                raise DamagedSource(segment, error) from error
             if writer is not None:
                 moved += await writer.flush()
             await self._wait(state, self._throttle.wait_ms(moved, self._context.now_ms()))

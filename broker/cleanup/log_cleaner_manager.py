@@ -39,7 +39,7 @@ from bmq.core.logging.fields import fields
 from bmq.core.model import PartitionKey
 from bmq.meta.kv import KvError
 from bmq.storage.cleaning.cleaned_file import DraftFull
-from bmq.storage.cleaning.plan import CleaningConfig, CleaningPlan, Reason
+from bmq.storage.cleaning.plan import Reason
 from bmq.storage.filesystem import PipelineFailed, StorageError, StorageUnavailable
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ END_S = 2.0
 SWAPS_MAX = 64
 """Most swaps of a partition whose sources are waited for apart; more of them wait for the last."""
 FAR_MS = 1 << 50
-"""A wait of this length never ends: max.compaction.lag.ms is not set."""
+"""A wait of this length never ends."""
 LEFT_COST = 10
 """Cost of a log that is due and may not begin, about 20 us, in elements of a turn."""
 _OUTAGES = StorageUnavailable, PipelineFailed, KvError, TimeoutError
@@ -150,8 +150,8 @@ class LogCleanerManager(Generic[L]):
         self._retry_ms = retry_ms
         self._rounds: dict[L, asyncio.Task[None]] = {}
         """The rounds of cleaning that are under way, also behind other jobs, and looks at logs before their turns."""
-        self._turns: set[L] = set()
-        """The logs of ``_rounds`` that have their turn to be cleaned."""
+        self._being_cleaned: set[L] = set()
+        """The logs of ``_rounds`` that have their turn to be cleaned; other logs are looked at."""
         self._due: DueLogs[L] = DueLogs()
 
     def is_cleaning(self, state: L) -> bool:
@@ -209,7 +209,7 @@ class LogCleanerManager(Generic[L]):
             self.look_now(state, now_ms)
 
     def _schedule_lags(self, state: L, now_ms: int, wall_ms: int) -> None:
-        outcome, config = state.cleaning, state.config.cleaning
+        outcome = state.cleaning
         if outcome is None or outcome.obstacle is Obstacle.LEVEL:
             self.look_now(state, now_ms + self._retry_ms)
             return
@@ -224,9 +224,9 @@ class LogCleanerManager(Generic[L]):
             self._queue.schedule(state, Job.HIDDEN, now_ms + state.config.file_delete_delay_ms)
             return
         waits_ms = [plan.lag_ends_ms - wall_ms] if plan.lag_ends_ms >= 0 else []
-        max_lag_ms = _max_lag_wait_ms(plan, config, wall_ms)
-        if plan.reason is Reason.BELOW_RATIO and max_lag_ms is not None:
-            waits_ms.append(max_lag_ms)
+        max_lag_ends_ms = plan.max_lag_ends_ms(state.config.cleaning)
+        if plan.reason is Reason.BELOW_RATIO and max_lag_ends_ms is not None:
+            waits_ms.append(max_lag_ends_ms - wall_ms)
         wait_ms = min(waits_ms, default=FAR_MS)
         if wait_ms < FAR_MS:
             self.look_now(state, now_ms + max(wait_ms, self._clean_ms))
@@ -256,7 +256,7 @@ class LogCleanerManager(Generic[L]):
         now_ms = self._context.now_ms()
         if not self._may_look(state, now_ms):
             return
-        if len(self._rounds) - len(self._turns) >= self._threads or self._is_busy(state):
+        if len(self._rounds) - len(self._being_cleaned) >= self._threads or self._is_busy(state):
             self.look_soon(state, now_ms)
             return
         await self._begin(state, wall_ms)
@@ -267,16 +267,16 @@ class LogCleanerManager(Generic[L]):
         A long round goes on behind other jobs, and after many short rounds other jobs have their turn.
         """
         begun, now_ms = 0, self._context.now_ms()
-        ends_ms, loop_turns = now_ms + self._wait_ms, Turns()
-        while len(self._turns) < self._threads and now_ms <= ends_ms:
+        ends_ms, turns = now_ms + self._wait_ms, Turns()
+        while len(self._being_cleaned) < self._threads and now_ms <= ends_ms:
             state = self._due.take(now_ms, lambda state: self._queue.is_held(state) and not self._is_busy(state))
             if state is None:
                 break
             if self._may_look(state, now_ms):
-                self._turns.add(state)
+                self._being_cleaned.add(state)
                 begun += 1
                 await self._begin(state, self._context.clock.now_ms())
-            elif loop_turns.is_over(LEFT_COST):
+            elif turns.is_over(LEFT_COST):
                 await next_turn()
             now_ms = self._context.now_ms()
         return begun
@@ -347,7 +347,7 @@ class LogCleanerManager(Generic[L]):
 
     def _ended(self, state: L, task: asyncio.Task[None]) -> None:
         del self._rounds[state]
-        self._turns.discard(state)
+        self._being_cleaned.discard(state)
         if not task.cancelled():
             task.result()  # an error of the program: the loop's handler reports it
 
@@ -389,7 +389,7 @@ class LogCleanerManager(Generic[L]):
         before = state.swaps_done
         last = state.cleaning
         try:
-            closed, has_turn = self.closed_segments(state), state in self._turns
+            closed, has_turn = self.closed_segments(state), state in self._being_cleaned
             state.cleaning = await self.cleaner.clean(state, closed, wall_ms, may_begin=has_turn)
         finally:
             if state.swaps_done != before:
@@ -398,8 +398,8 @@ class LogCleanerManager(Generic[L]):
         if state.cleaning.has_cleaned or state.last_cleaning is None:
             state.last_cleaning = state.cleaning.last
         plan = None if has_turn or not self._queue.is_held(state) else state.cleaning.plan
-        max_lag_ms = None if plan is None else _max_lag_wait_ms(plan, state.config.cleaning, wall_ms)
-        self._due.put(state, plan, now_ms, None if max_lag_ms is None else now_ms + max_lag_ms)
+        max_lag_ends_ms = None if plan is None else plan.max_lag_ends_ms(state.config.cleaning)  # on the wall clock
+        self._due.put(state, plan, now_ms, None if max_lag_ends_ms is None else now_ms + max_lag_ends_ms - wall_ms)
         if state in self._due:
             state.cleaning = state.cleaning.after(last)
         damaged_at = state.cleaning.damaged_at
@@ -419,9 +419,3 @@ class LogCleanerManager(Generic[L]):
             state.hidden.pop()
         state.hidden.append((due_ms, below))
         self._queue.schedule(state, Job.HIDDEN, due_ms)
-
-
-def _max_lag_wait_ms(plan: CleaningPlan, config: CleaningConfig, wall_ms: int) -> int | None:
-    """Return the time until the oldest dirty record passes max.compaction.lag.ms, below 0 behind it; None for never."""
-    wait_ms = plan.oldest_dirty_timestamp + config.max_compaction_lag_ms - wall_ms
-    return wait_ms if plan.oldest_dirty_timestamp > 0 and wait_ms < FAR_MS else None

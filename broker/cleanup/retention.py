@@ -32,6 +32,9 @@ CHECK_MS = 240_000
 """Milliseconds to the next look at a partition whose last segment has no index yet, as after a hand-over.  With the
 time to the round that looks this is less than five minutes, Kafka's log.retention.check.interval.ms."""
 
+OTHERS_MAX = 3
+"""Most other segments of which a byte is read to tell an outage from a lost file."""
+
 
 class RetentionState:
     """The state that retention keeps for one ownership of a partition."""
@@ -335,17 +338,37 @@ async def read_segment_idx(
     except CorruptData as error:
         failed(path.idx(name), error)
     except StorageUnavailable as error:
-        if not await can_read(fs, path.log(name)):
+        if await is_outage(fs, path, name, path.log(name)):
             raise
         failed(path.idx(name), error)
     return None
 
 
-async def can_read(fs: FileSystem, path: str) -> bool:
-    """Return whether storage serves reads, by the first byte of this file.
+async def is_outage(fs: FileSystem, path: PartitionPath, name: SegmentName, twin: str) -> bool:
+    """Return whether storage serves no reads of the partition now, after a file of a segment was unavailable.
 
-    The blocks of another file may be without a live replica for ever: an outage is a failure that files share.
+    An outage fails reads of all files; the blocks of a single file may be without a live replica for ever.  ``twin``:
+    the other file of the segment ``name``.  It may be lost too, so up to ``OTHERS_MAX`` logs of other segments are read
+    as well, first behind the segment.  Raises StorageError if the folder cannot be listed.
     """
+    if await _is_readable(fs, twin):
+        return False
+    tried = 0
+    for after in (name, None):
+        async with aclosing(walk(fs, path, after)) as listing:
+            async for listed in listing:
+                if tried == OTHERS_MAX or (after is None and listed.name.base >= name.base):
+                    break
+                if listed.name == name or listed.length <= 0:  # an empty file has no block to read
+                    continue
+                if await _is_readable(fs, path.log(listed.name)):
+                    return False
+                tried += 1
+    return True
+
+
+async def _is_readable(fs: FileSystem, path: str) -> bool:
+    """Return whether the first byte of a file can be read."""
     try:
         await fs.read(path, 0, 1)
     except StorageError:

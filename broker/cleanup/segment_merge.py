@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bmq.broker.cleanup.orphans import temporary_files
-from bmq.broker.cleanup.retention import RetentionState, read_idx
+from bmq.broker.cleanup.retention import RetentionState, read_segment_idx
 from bmq.broker.cleanup.segment_swap import HiddenNames
 from bmq.broker.context import BrokerContext
 from bmq.core.aio.steps import run_in_steps
@@ -198,9 +198,9 @@ class SegmentMerger:
             await self._fs.delete(state.driver.path.idx(source))
 
     async def _read_idx(self, state: RetentionState, name: SegmentName) -> Checkpoint | None:
-        return await read_idx(
-            self._fs, state.driver.path.idx(name), partial(self._failed, "an index is damaged, and not used")
-        )
+        """Return the index of a segment; None if it is missing or damaged, or storage has lost it."""
+        failed = partial(self._failed, "an index is damaged, and not used")
+        return await read_segment_idx(self._fs, state.driver.path, name, failed)
 
 
 # ------------------------------------------------------------------------------------------------- plain functions

@@ -37,15 +37,17 @@ class UpkeepState(RetentionState):
     """State of one partition under one owner that its jobs share, beside the state of its retention.
 
     ``due``: the times of its jobs, in milliseconds.  ``merge_from``: the name at which the next pass of merging begins,
-    None for the log's first name.
+    None for the log's first name.  ``denied_folders``: the jobs' folders whose drafts may not be given back, as of the
+    last look.
     """
 
-    __slots__ = ("due", "merge_from")
+    __slots__ = ("denied_folders", "due", "merge_from")
 
     def __init__(self, driver: PartitionDriver) -> None:
         super().__init__(driver)
         self.due: dict[Job, int] = {}
         self.merge_from: SegmentName | None = None
+        self.denied_folders: frozenset[str] = frozenset()
 
     def forget_files(self) -> None:
         """Forget names and sizes of closed files; merging begins at the log's first name again.

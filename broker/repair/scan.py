@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from bmq.broker.cleanup.retention import read_idx
+from bmq.broker.cleanup.retention import read_segment_idx
 from bmq.broker.repair.rebuilt_record import SILENCE, PartitionFolder, Spoken, is_whole, record
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import cancel_and_wait
@@ -164,9 +164,12 @@ async def read_folder(fs: FileSystem, path: PartitionPath) -> PartitionFolder:
 
 
 async def newest_index(fs: FileSystem, path: PartitionPath, folder: PartitionFolder) -> Checkpoint | None:
-    """Return the index of the newest segment whose index is sound and covers all of it; None if there is none."""
+    """Return the index of the newest segment whose index is sound and covers all of it; None if there is none.
+
+    An index that storage has lost is not sound.  Raises StorageError, as in an outage.
+    """
     for name in folder.closed():
-        checkpoint = await read_idx(fs, path.idx(name), _log_damaged)
+        checkpoint = await read_segment_idx(fs, path, name, _log_damaged)
         if is_whole(checkpoint, name, folder.files[name]):
             return checkpoint
     return None

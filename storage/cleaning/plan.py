@@ -21,6 +21,8 @@ from enum import Enum
 from bmq.storage.cleaning.retention import RoundBounds
 
 NEVER_CLEANED = -1
+NO_MAX_LAG_MS = (1 << 63) - 1
+"""Kafka's default of max.compaction.lag.ms: no record is too old."""
 GROUP_OFFSETS_MAX = (1 << 31) - 1
 """Offsets of a cleaned file, as in Kafka: its tools count them from the base in 32 bits."""
 
@@ -85,7 +87,7 @@ class CleaningConfig:
     is_compacted: bool
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = (1 << 63) - 1
+    max_compaction_lag_ms: int = NO_MAX_LAG_MS
     delete_retention_ms: int = 86_400_000
     segment_bytes: int = 1 << 30
 
@@ -126,6 +128,12 @@ class CleaningPlan:
         """Dirty bytes below the end, of all bytes below the end; 0 if there are none."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
+
+    def max_lag_ends_ms(self, config: CleaningConfig) -> int | None:
+        """Return the last time at which the oldest dirty record is within max.compaction.lag.ms, None for ever."""
+        if self.oldest_dirty_timestamp <= 0 or config.max_compaction_lag_ms == NO_MAX_LAG_MS:
+            return None
+        return self.oldest_dirty_timestamp + config.max_compaction_lag_ms
 
     def bounds(self, config: CleaningConfig, now_ms: int) -> RoundBounds:
         """Return the bounds of a round that begins now."""
@@ -226,6 +234,7 @@ def _reason(
         return Reason.SWAP_PENDING
     if not dirty:
         return obstacle
-    if 0 < plan.oldest_dirty_timestamp < now_ms - config.max_compaction_lag_ms:
+    max_lag_ends_ms = plan.max_lag_ends_ms(config)
+    if max_lag_ends_ms is not None and now_ms > max_lag_ends_ms:
         return Reason.MAX_LAG
     return Reason.DIRTY if plan.dirty_ratio > config.min_cleanable_dirty_ratio else Reason.BELOW_RATIO

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from bmq.broker.cleanup.former_owners import Unsettled
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
+from bmq.storage.cleaning.job_round import DRAFT_FOLDER
 from bmq.storage.filesystem import NotAllowed, OutOfSpace, StorageUnavailable, write_once
 from bmq.storage.layout import base_name
 from bmq.storage.log_segments import walk
@@ -341,14 +343,57 @@ async def test_a_draft_that_may_not_be_given_back_holds_up_its_log_and_is_warned
     assert "rights to read and to write" in text
     assert await story.is_right()
     monkeypatch.setattr(owner.steps, step, real)
+    for _ in range(3):
+        await owner.round(61)
+    assert owner.janitor.files_merged > 0, "a quiet log, too"
     assert await settle(state) is None
     assert [name for name in await story.world.names(job.folder) if name.startswith(".taken-")] == []
-    owner.configure(segment_bytes=2_001)
-    await update(owner, 2)
+    assert not state.denied_folders, "the next refusal is warned of again"
+
+
+DENIED = "give the drafts in a job's folder back"
+
+
+async def deny_folders(owner: Owner, count: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Make folders of jobs, and have storage refuse to list them."""
+    folders = [f"{PATH.folder}/{DRAFT_FOLDER}job-{number:05d}" for number in range(count)]
+    for folder in folders:
+        await owner.fs.make_folder(folder)
+    listing = owner.steps.list
+
+    def denied(path: str, *rest: object, **options: object) -> object:
+        if path in folders:
+            raise NotAllowed(f"{path}: user=bmq, access=READ_EXECUTE")
+        return listing(path, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(owner.steps, "list", denied)
+    return folders
+
+
+async def test_a_deleted_folder_is_warned_of_again_once_it_is_back_without_rights(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keep nothing of a folder that was deleted while its rights were missing."""
+    owner = (await Story.of()).owner
+    (folder,) = await deny_folders(owner, 1, monkeypatch)
+    state, settle = owner.janitor.queue.states[KEY], owner.janitor._former_owners.settle
+    for warnings in 1, 2:
+        assert await settle(state) is Unsettled.DRAFT
+        assert len([record for record in caplog.records if DENIED in record.message]) == warnings
+        await owner.fs.delete(folder, recursive=True)
+        assert await settle(state) is None
+        await owner.fs.make_folder(folder)
+
+
+async def test_each_of_very_many_folders_without_rights_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = (await Story.of()).owner
+    await deny_folders(owner, 1_001, monkeypatch)
+    state, settle = owner.janitor.queue.states[KEY], owner.janitor._former_owners.settle
     for _ in range(3):
-        await owner.rounds(61)
-    assert owner.janitor.files_merged > 0
-    assert not owner.janitor._former_owners._denied, "the next refusal is warned of again"
+        assert await settle(state) is Unsettled.DRAFT
+    assert len([record for record in caplog.records if DENIED in record.message]) == 1_001
 
 
 async def take_in_vain(owner: Owner, job: CleaningJob) -> None:

@@ -586,7 +586,7 @@ async def test_the_dirtiest_of_the_logs_that_are_due_is_cleaned_first(caplog: py
 
 def busy(owner: Owner) -> None:
     """Have all threads of the owner work on logs elsewhere."""
-    turns: set[Any] = owner.janitor.cleaning._turns
+    turns: set[Any] = owner.janitor.cleaning._being_cleaned
     turns.update(CleaningState(owner.driver) for _ in range(owner.janitor.cleaning._threads))
 
 
@@ -622,7 +622,7 @@ async def test_a_log_that_passes_its_lag_while_it_waits_is_cleaned_first(caplog:
     owner.configure(cleaning=replace(COMPACT.cleaning, max_compaction_lag_ms=lag_ms))  # type: ignore[arg-type]
     await owner.round(5)
     await asyncio.sleep(lag_ms / 1000)  # no look follows
-    owner.janitor.cleaning._turns.clear()
+    owner.janitor.cleaning._being_cleaned.clear()
     caplog.set_level("INFO")
     await owner.janitor.cleaning.begin_due()
     lines = [line for line in caplog.records if "a compacted log was cleaned" in line.message]
@@ -636,7 +636,7 @@ async def test_a_turn_in_which_a_job_holds_the_log_does_not_end_its_wait() -> No
     held, other = await waiting(owner, {1: 4, 2: 40})
     manager = owner.janitor.cleaning
     before = manager._due._due[held].since_ms
-    manager._turns.clear()
+    manager._being_cleaned.clear()
     manager.forget(other)
     held.hold = JobHold(job="job-1", until_ms=owner.broker.context.now_ms() + 60_000)
     assert await manager.begin_due() == 0
@@ -644,7 +644,7 @@ async def test_a_turn_in_which_a_job_holds_the_log_does_not_end_its_wait() -> No
     busy(owner)
     await owner.round(61)
     assert manager._due._due[held].since_ms == before
-    manager._turns.clear()
+    manager._being_cleaned.clear()
     await owner.round(1)
     assert held not in manager._due
 
@@ -667,7 +667,7 @@ async def test_the_choice_of_a_log_makes_no_lock_of_a_log_that_waits() -> None:
     world = World()
     owner = await compacted(world)
     states = await waiting(owner, {1: 4, 2: 40})
-    owner.janitor.cleaning._turns.clear()
+    owner.janitor.cleaning._being_cleaned.clear()
     for state in states:
         state._names_lock = None
     await owner.janitor.cleaning.begin_due()

@@ -79,6 +79,30 @@ async def test_an_index_that_storage_has_lost_holds_no_retention_up(
     assert owner.janitor.failures > 0, "it is reported"
 
 
+@pytest.mark.parametrize("at", [0, -1])
+async def test_a_segment_that_is_lost_with_its_index_holds_no_retention_up(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tell an outage by files of other segments: behind the lost segment, or before the last segment."""
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await owner.send(9)
+    await asyncio.sleep(1_000)
+    assert owner.driver.machine.is_all_closed
+    names = [one.name async for one in walk(world.reading, PATH)]
+    lost, read = (PATH.idx(names[at]), PATH.log(names[at])), owner.steps.read
+
+    async def lossy(path: str, position: int, length: int) -> bytes:
+        if path in lost:
+            raise StorageUnavailable(f"{path}: no datanode has the block")
+        return await read(path, position, length)
+
+    monkeypatch.setattr(owner.steps, "read", lossy)
+    for _ in range(3):
+        await owner.round(HOUR_MS / 1000 + 10)
+    assert owner.log_start == owner.watermark == 9
+
+
 async def test_retention_by_time_takes_the_largest_timestamp_of_the_records() -> None:
     """Old records written now go at once; records from the future stay; none at all means the file's own time."""
 

@@ -15,7 +15,7 @@ from bmq.core.records.batch import Record, build_batch
 from bmq.storage import layout
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import StorageError
+from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
 from bmq.storage.index import SegmentIndex
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import ListedSegment
@@ -85,6 +85,41 @@ async def test_files_with_leftovers_inside_are_not_merged() -> None:
     await owner.rounds()
     assert await world.logs() == [0, 5, 6, 11, 12, 13]
     assert await world.records(0, 14) == world.sent
+
+
+@pytest.mark.parametrize("error", [CorruptData, StorageUnavailable])
+async def test_a_segment_whose_index_storage_has_lost_ends_a_run_and_others_are_merged(
+    error: type[StorageError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    owner = await small_segments(world)
+    read = owner.steps.read
+
+    async def lossy(path: str, position: int, length: int) -> bytes:
+        if path == PATH.idx(S(5, 1, 5)):
+            raise error(f"{path}: no replica")
+        return await read(path, position, length)
+
+    monkeypatch.setattr(owner.steps, "read", lossy)
+    await owner.rounds()
+    assert await world.logs() == [0, 5, 6, 11, 12, 13]
+    assert owner.janitor.failures == 1, "it is reported, and not tried again"
+    assert await world.records(0, 14) == world.sent
+
+
+async def test_in_an_outage_of_reads_merging_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    owner = await small_segments(world)
+
+    async def away(path: str, position: int, length: int) -> bytes:
+        raise StorageUnavailable(f"{path}: no datanode")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.steps, "read", away)
+        await owner.round()
+    assert len(await world.logs()) == 14
+    await owner.rounds(CONFIG.retry_ms / 1000)
+    assert await world.logs() == [0, 11, 12, 13]
 
 
 async def test_epochs_with_a_spare_left_are_not_merged_until_it_is_swept() -> None:

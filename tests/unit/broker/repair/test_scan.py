@@ -8,10 +8,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bmq.broker.repair.scan import PARALLEL, TopicFolder, in_order, read_topics
+from bmq.broker.repair.scan import PARALLEL, TopicFolder, in_order, newest_index, read_folder, read_topics
+from bmq.core.model import PartitionKey, SegmentName
+from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.cluster_files import StoredTopic, StoredTopics, read_topic
-from bmq.storage.filesystem import write_once
+from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable, write_once
+from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
+from bmq.storage.segment import encode_idx
 
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)
 
@@ -58,6 +62,39 @@ async def test_a_topic_without_its_file_is_adopted_with_the_id_of_its_only_folde
     assert adopted is not None
     assert (adopted.stored.topic_id, adopted.partitions) == (B, 2)
     assert (topics["two"].topic, sorted(topics["two"].orphans)) == (None, [A, B])
+
+
+class LossyFileSystem(MemoryFileSystem):
+    """Storage that cannot read the files ``lost``, and fails with ``error``."""
+
+    lost: tuple[str, ...] = ()
+    error: type[StorageError] = StorageUnavailable
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        if path in self.lost:
+            raise self.error(f"{path}: no replica")
+        return await super().read(path, position, length)
+
+
+@pytest.mark.parametrize("error", [CorruptData, StorageUnavailable])
+async def test_an_index_that_storage_has_lost_ends_no_scan(error: type[StorageError]) -> None:
+    """The segment is scanned, as without an index; in an outage the scan fails."""
+    fs, path = LossyFileSystem(MemoryStorage(), "tool"), PartitionPath("t", str(A), 0)
+    names = [SegmentName(0, 1, 0), SegmentName(1, 1, 1)]
+    for name in names:
+        index = Checkpoint(
+            key=PartitionKey(A, 0), segment=name, position=1, end_offset=name.base + 1, log_start=0, is_closed=True
+        )
+        await write_once(fs, path.log(name), b"x")
+        await write_once(fs, path.idx(name), encode_idx(index))
+    files, fs.error = await read_folder(fs, path), error
+    fs.lost = (path.idx(names[1]), path.log(names[1]))
+    newest = await newest_index(fs, path, files)
+    assert newest is not None
+    assert newest.segment == names[0]
+    fs.lost, fs.error = (*fs.lost, path.idx(names[0]), path.log(names[0])), StorageUnavailable
+    with pytest.raises(StorageUnavailable):
+        await newest_index(fs, path, files)
 
 
 async def numbers(count: int) -> AsyncIterator[int]:
