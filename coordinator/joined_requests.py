@@ -184,6 +184,9 @@ class JoinedRequests(Generic[Q, R]):
     async def _ask(self, process: _Process[Q], taken: Sequence[Q]) -> None:
         code = self._lost  # also if the task is cancelled
         try:
+            taken = [question for question in taken if not question.is_over]  # a turn later: a client may have gone
+            if not taken:
+                return
             request = self._build(process.member, taken)
             self._read(taken, await self._asker.ask(process.member, request, self._bounds.timeout_s))
         except RequestError as error:

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from bmq.core.aio.children import Children
 from bmq.core.aio.eager import start
 from bmq.core.aio.steps import batched
-from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
@@ -106,19 +106,20 @@ async def list_partitions(topics: Sequence[Any], name: str, index: str) -> list[
 async def ask_all(items: Sequence[T], ask: Callable[[T], Awaitable[R]], parallel: int = PARALLEL) -> list[R]:
     """Return the result of ``ask`` for each item, in the order of the items; at most ``parallel`` run at once.
 
-    The first exception of ``ask`` is raised, and the other calls are cancelled.
+    The first exception of ``ask`` is raised, and the other calls are cancelled.  A cancellation of the caller reaches
+    them in the same call: its client has gone, and they may send nothing more.
     """
     answers: dict[int, R] = {}
-    under_way = _UnderWay(answers)
+    under_way = Children()
     turns = Turns(ASKED_A_TURN)
     try:
         for number, item in enumerate(items):
             if turns.is_over():
-                await next_turn()
+                await under_way.next_turn()
             await under_way.fall_below(parallel)
             response = start(_ask_one(ask, item))  # an owner in this process mostly returns at once
             if isinstance(response, asyncio.Task):
-                under_way.add(number, response)
+                under_way.add(response, partial(answers.__setitem__, number))
             else:
                 answers[number] = response
         await under_way.fall_below(1)
@@ -129,44 +130,6 @@ async def ask_all(items: Sequence[T], ask: Callable[[T], Awaitable[R]], parallel
 
 async def _ask_one(ask: Callable[[T], Awaitable[R]], item: T) -> R:
     return await ask(item)
-
-
-class _UnderWay(Generic[R]):
-    """The queries of one request that did not return at once; their results go to ``answers``, by number."""
-
-    def __init__(self, answers: dict[int, R]) -> None:
-        self._answers = answers
-        self._tasks: set[asyncio.Task[R]] = set()
-        self._error: BaseException | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    def add(self, number: int, task: asyncio.Task[R]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._done, number))
-
-    def _done(self, number: int, task: asyncio.Task[R]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            self._error = self._error or asyncio.CancelledError()
-        elif error := task.exception():
-            self._error = self._error or error
-        else:
-            self._answers[number] = task.result()
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def fall_below(self, number: int) -> None:
-        """Wait until fewer than ``number`` are under way.  Raises the first exception that one of them has raised."""
-        while len(self._tasks) >= number and self._error is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        if self._error is not None:
-            raise self._error
-
-    async def cancel(self) -> None:
-        """Cancel the queries that are left, and wait for their end."""
-        await cancel_and_wait(*self._tasks)
-        self._error = None  # its traceback refers to frames that refer to this object
 
 
 async def by_topic(topics: Sequence[Any], answers: Sequence[R], make: Callable[[Any, list[R]], T]) -> list[T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 
+from bmq.core.aio.standstill import Standstill
 from bmq.core.audit.log import Audit
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
@@ -19,6 +20,7 @@ from bmq.endpoint.authorization.cached_authorizer import CachedAuthorizer
 from bmq.meta.cluster.member import PROXY
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.kv import KeyValue
+from bmq.meta.kv_for_clients import KvForClients
 from bmq.meta.security.acls import AclStore
 from bmq.meta.security.delegation_tokens import DelegationTokens, TokenLifetimes
 from bmq.meta.security.quotas_view import QuotasView
@@ -43,8 +45,13 @@ class ClientSecurity:
         view: ClusterView,
         peers: Peers,
         on_failed: Callable[[str], None],
+        standstill: Standstill,
     ) -> None:
-        """``on_failed`` is called with the reason if a view stops: the process must end."""
+        """``standstill`` is looked at before each write for a client.
+
+        ``on_failed`` is called with the reason if a view stops: the process must end.
+        """
+        kv = KvForClients(kv, standstill)
         self._config = config
         self._clock = clock
         self.acls = AclStore(kv, config.cluster, on_failed) if config.authorizer_class_name else None

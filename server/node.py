@@ -128,7 +128,7 @@ class Node:
         self.catalog = KvCatalog(kv, config.cluster, on_failed, has_node_configs=not is_shared(config.meta))
         self.view = joined.view
         self.views = ListenerViews(config, self.view, self.catalog)
-        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, on_failed)
+        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, on_failed, joined.standstill)
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self._parts = parts = Parts(
             config=config, fs=fs, kv=kv, clock=clock, joined=joined, catalog=self.catalog,

@@ -118,6 +118,14 @@ class Standstill:
             self._look_due = asyncio.get_running_loop().call_soon(self._look_now)
         return True
 
+    async def looked(self) -> None:
+        """Return once no standstill is unnoticed.  Here a caller is cancelled if its client has gone.
+
+        A change for a client awaits this before it is sent, in the request's task or in its ``core.aio.children``.
+        """
+        if self.is_unnoticed:
+            await asyncio.sleep(0)  # ``look`` runs before this goes on
+
     def _look_now(self) -> None:
         self._look_due = None
         self.look()

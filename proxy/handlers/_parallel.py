@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from bmq.core.aio.task_group import TaskGroup
+from bmq.core.aio.children import Children
+from bmq.core.aio.eager import start
 from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import CloseConnection
@@ -62,6 +63,8 @@ async def each(items: Sequence[T], work: Callable[[T], Awaitable[R]], timeout_ms
 
     An item that is not done within ``timeout_ms`` gets REQUEST_TIMED_OUT; its work may still have taken effect.
     Without any time nothing is begun, as in Kafka, whose controller drops a request that is late when its turn comes.
+    A cancellation of the caller reaches the items in the same call: its client has gone, and they may change nothing
+    more.
     """
     late = RequestError(
         ErrorCode.REQUEST_TIMED_OUT, "the request's time was over before this was done; it may still have been done"
@@ -70,12 +73,18 @@ async def each(items: Sequence[T], work: Callable[[T], Awaitable[R]], timeout_ms
     if timeout_ms <= 0:
         return results
     todo = iter(range(len(items)))
+    workers = Children()
     try:
-        async with asyncio.timeout(timeout_ms / 1000), TaskGroup() as tasks:
+        async with asyncio.timeout(timeout_ms / 1000):
             for _ in range(min(PARALLEL, len(items))):
-                tasks.create_task(_work_off(todo, items, work, results))
+                worker = start(_work_off(todo, items, work, results))  # the first parts: in the caller's own step
+                if isinstance(worker, asyncio.Task):
+                    workers.add(worker)
+            await workers.fall_below(1)
     except TimeoutError:
         return results
+    finally:
+        await workers.cancel()
     return results
 
 

@@ -62,10 +62,6 @@ NAMES_TRIED = 200
 
 TOPICS_TRIED = 4
 
-IN_PROGRESS = (
-    "a request that is in progress may end at any later time, and nothing that was acknowledged since forbids it"
-)
-
 Call = Callable[[ClusterClient], Awaitable[object]]
 
 
@@ -79,6 +75,11 @@ class Places:
     number: int
     gives_up_s: float = GIVES_UP_S
     """Request time-out of the clients."""
+    has_begun: bool = False
+    """The stopped process has read the request of one client.  The request may have had its effect before the stop.
+
+    Then the checks compare with what the client has seen when it went on.
+    """
     is_steered: bool = False
     """The stopped process serves the groups, the transactional ids and the logs of the clients."""
 
@@ -128,8 +129,6 @@ class Abandoning:
     """The APIs of the request that it gives up, or of the responses that it judges."""
     found_by: ClassVar[str]
     """The observation that shows a wrong effect or response, for docs/design/simulation.md."""
-    may_end_late: ClassVar[str] = ""
-    """The reason why the request may have an effect after its client has gone, if the process had read it before."""
     shards: ClassVar[ShardKind | None] = GROUPS
     """The kind of the shard that has the client's name."""
 
@@ -250,7 +249,6 @@ class Syncing(Abandoning):
 
     apis = (ApiKey.SYNC_GROUP,)
     found_by = "a later assignment of the same generation is the member's"
-    may_end_late = IN_PROGRESS
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -270,12 +268,22 @@ class Syncing(Abandoning):
     async def give_up(self) -> None:
         await self.abandon(self.sync(0))
 
-    async def check(self) -> None:
+    async def go_on(self) -> None:
+        self.assignment = await self.ask_again()
+
+    async def ask_again(self) -> bytes | None:
+        """Return the member's assignment; None if the group has another coordinator that does not know the member.
+
+        The generation is durable only with its assignment.
+        """
         response = await self.respond(self.sync(1), ErrorCode.UNKNOWN_MEMBER_ID)
-        if response.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-            return  # the group has another coordinator, and its generation was not durable before its assignment
-        found = bytes(response.assignment)
-        assert found == assignment(TOPIC, [1]), f"{self.name}: a member has an assignment that it gave up"
+        return None if response.error_code == ErrorCode.UNKNOWN_MEMBER_ID else bytes(response.assignment)
+
+    async def check(self) -> None:
+        found = await self.ask_again()
+        assert found == self.assignment, f"{self.name}: a member's assignment was replaced by one that it gave up"
+        if not self.at.has_begun and found is not None:
+            assert found == assignment(TOPIC, [1]), f"{self.name}: a member has an assignment that it gave up"
 
 
 class Leaving(Joining):
@@ -326,13 +334,16 @@ class Deleting(OfALog):
 
     apis = (ApiKey.DELETE_RECORDS,)
     found_by = "the log starts where it did"
-    may_end_late = IN_PROGRESS
 
     async def give_up(self) -> None:
         await self.abandon(Message(delete_request(self.name, 2), DeleteRecordsResponse, 2))
 
+    async def go_on(self) -> None:
+        self.start = await self.find(EARLIEST)
+
     async def check(self) -> None:
-        assert await self.find(EARLIEST) == 0, f"{self.name}: records were deleted after their client had gone on"
+        start = self.start if self.at.has_begun else 0
+        assert await self.find(EARLIEST) == start, f"{self.name}: records were deleted after their client had gone on"
 
 
 class Producing(OfALog):
@@ -340,16 +351,18 @@ class Producing(OfALog):
 
     apis = (ApiKey.PRODUCE,)
     found_by = "the record is there once more, not twice"
-    may_end_late = IN_PROGRESS
 
     async def give_up(self) -> None:
         await self.abandon(Message(plain_request(self.name, 1_000, 1), ProduceResponse, 9))
 
     async def go_on(self) -> None:
+        self.end = await self.find(LATEST)
         await self.write(1_000, 1)
 
     async def check(self) -> None:
-        assert (end := await self.find(LATEST)) == 4, f"{self.name}: four records were written, the end is {end}"
+        end = self.end if self.at.has_begun else 3
+        found = await self.find(LATEST)
+        assert found == end + 1, f"{self.name}: a record was written behind offset {end}, the end is {found}"
 
 
 KINDS = (

@@ -262,7 +262,6 @@ class SettingPasswords(Administrating):
 
     apis = (ApiKey.ALTER_USER_SCRAM_CREDENTIALS,)
     found_by = "the user has no password"
-    may_end_late = "a proxy writes passwords to the store itself: docs/design/simulation.md"
 
     async def prepare(self) -> None:
         await super().prepare()

@@ -31,7 +31,7 @@ from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
 from bmq.core.wire.api_keys import ApiKey
 from bmq.meta.shard_kinds import TRANSACTIONS, ShardKind
 from tests.simulation.abandoned_requests import Message, committed
-from tests.simulation.abandoning import IN_PROGRESS, TOPIC, Abandoning, OfALog
+from tests.simulation.abandoning import TOPIC, Abandoning, OfALog
 from tests.simulation.kafka_clients import produce_request
 
 TIMEOUT_MS = 600_000
@@ -192,7 +192,6 @@ class Marking(Transacting, OfALog):
 
     apis = (ApiKey.WRITE_TXN_MARKERS,)
     found_by = "the transaction is open in its partition"
-    may_end_late = IN_PROGRESS
     shards = None
 
     async def prepare(self) -> None:
@@ -218,11 +217,19 @@ class Marking(Transacting, OfALog):
         )  # fmt: skip
         await self.abandon(Message(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, 1))
 
-    async def check(self) -> None:
+    async def go_on(self) -> None:
+        self.was_open = await self.is_open()
+
+    async def is_open(self) -> bool:
+        """Return whether the transaction is open in the partition."""
         topic = DescribeProducersRequest.TopicRequest(name=self.name, partition_indexes=[0])
         message = Message(DescribeProducersRequest(topics=[topic]), DescribeProducersResponse, 0)
         (producer,) = (await self.respond(message)).topics[0].partitions[0].active_producers
-        assert producer.current_txn_start_offset >= 0, f"{self.name}: its open transaction was ended"
+        return bool(producer.current_txn_start_offset >= 0)
+
+    async def check(self) -> None:
+        was_open = self.was_open if self.at.has_begun else True
+        assert await self.is_open() == was_open, f"{self.name}: its open transaction was ended"
         await self.respond(self.end())
 
 

@@ -91,18 +91,13 @@ async def history(seed: int) -> None:
                 is_steered=rng.random() < 0.5,
                 is_cut=rng.random() < 0.5,
             )
-            kinds = rng.sample(able(stop), rng.randint(2, TOGETHER))
+            kinds = rng.sample(KINDS, rng.randint(2, TOGETHER))
             await play_round(Places(world, rng, rng.choice(world.places), number), stop, kinds)
-
-
-def able(stop: Stop) -> Sequence[type[Abandoning]]:
-    """Return the kinds of clients whose checks hold for such a stop."""
-    return [kind for kind in KINDS if not (stop.has_begun and kind.may_end_late)]
 
 
 async def play_round(at: Places, stop: Stop, kinds: Sequence[type[Abandoning]]) -> None:
     rng = at.rng
-    at.is_steered = stop.is_steered
+    at.has_begun, at.is_steered = stop.has_begun, stop.is_steered
     if stop.is_short:
         at.gives_up_s = SHORT_S[0] if stop.is_steered else rng.uniform(*SHORT_S)
     if stop.is_steered:
@@ -176,7 +171,16 @@ async def test_every_kind_of_client_together(stop: Stop) -> None:
     """No kind waits for its seed: a change that lets one request through fails here."""
     async with three_processes(1, 0.001) as world:
         slow = next(each for each in world.places if not leads(each))
-        await play_round(Places(world, Random(1), slow, 0), stop, able(stop))
+        await play_round(Places(world, Random(1), slow, 0), stop, KINDS)
+
+
+@pytest.mark.seed(1)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.apis], ids=lambda kind: kind.__name__)
+async def test_a_request_that_had_begun_goes_on_for_nobody(kind: type[Abandoning]) -> None:
+    """The process has read the request of this kind, and no other."""
+    async with three_processes(1, 0.001) as world:
+        slow = next(each for each in world.places if not leads(each))
+        await play_round(Places(world, Random(1), slow, 0), STOPS["begun"], [kind])
 
 
 def leads(place: Place) -> bool:

@@ -143,6 +143,19 @@ async def test_a_question_whose_caller_has_gone_is_not_sent() -> None:
         assert w.asked == [("a", [2])]
 
 
+async def test_a_question_that_is_given_up_before_its_request_begins_is_not_asked() -> None:
+    """The request begins a turn after the turn that took its questions."""
+    async with world() as w:
+        gone, kept = w.put(1, 2)
+        (alone,) = w.put(3, to="b")
+        await asyncio.sleep(0)
+        assert (w.requests.under_way, w.asked) == (2, [])
+        gone.is_gone = alone.is_gone = True
+        assert await answered([kept]) == [["2"]]
+        await until(lambda: w.shape() == "<JoinedRequests processes=0 waiting=0 requests=0>")
+        assert w.asked == [("a", [2])]
+
+
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
