@@ -10,8 +10,8 @@ places connect at once: they must not end each other's log-ins, or none ends.  S
 
 The last two rules leave half of the connections alone, the older half.  Their log-ins end even if the process needs far
 longer than ``KEPT_S`` for all log-ins together.  Random moments keep strangers from taking each place as it becomes
-free: neither a burst nor a timed attack is better than a steady flood.  In a flood the chance of a new connection is the
-number of places that change hands a second, divided by the number of new connections a second.
+free: neither a burst nor a timed attack is better than a steady flood.  In a flood the chance of a new connection is
+the number of places that change hands a second, divided by the number of new connections a second.
 """
 
 from __future__ import annotations
