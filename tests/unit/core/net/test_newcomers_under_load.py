@@ -1,4 +1,4 @@
-"""The rule of places (``core.net.newcomers``) in models: storms of clients, and floods of strangers, in virtual time."""
+"""The rule of places (``core.net.newcomers``) in models: storms of clients and floods of strangers, in virtual time."""
 
 from __future__ import annotations
 
