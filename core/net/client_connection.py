@@ -10,8 +10,8 @@ has the turns of the loop in which requests begin and responses are written (``c
 
 When the client has gone, its requests without a response (a produce with acks=0) are served all the same.  The
 connection stays until the last of them has begun, and sends nothing.  Such a request, once begun, outlives the
-connection: also after a reset, or after the failure of a later request.  Until it is done it keeps its bytes in the
-budget, and no place among the connections.
+connection: also after a reset, or after the failure of a later request.  Until it is done it keeps its bytes and
+those of the connection in the budget, and no place among the connections.
 
 Only ``loop.create_task`` and the transport are used, no threads and no clock.  A transport may call back from within
 ``resume_reading``, as simulated ones do: it is the last thing that an event does.
@@ -265,6 +265,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
+        self._transport = None  # requests may outlive the connection for long: see CONNECTION_BYTES
         self._listener.lost(self)
 
     # --------------------------------------------------------------------------------------------------- reading
