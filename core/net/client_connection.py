@@ -217,7 +217,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         self._requests.ended()
         self._frames.drop()  # a frame that has begun will not end, and others must not wait for its end
         self._share.forget(self)
-        self._drop_answered()
+        self._drop_expecting_response()
         if self._requests.waiting:
             self._begin_later()
         self._settle()
@@ -234,7 +234,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         if requests.is_blocked and self._is_reading:  # TLS pauses by itself while its own bytes are not taken
             self._switch_reading(False)  # the next turn reads on, and TLS with it
         is_idle = self._is_reading and not (requests.started or requests.waiting)
-        self._drop_answered()
+        self._drop_expecting_response()
         if not is_idle:  # thousands of idle connections may end at once, and the loop reads their ends without a call
             self._go_on_later()
 
@@ -264,7 +264,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
             self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._leave()
+        self._give_back()
         self._transport = None  # requests may outlive the connection for long: see CONNECTION_BYTES
         self._listener.lost(self)
 
@@ -367,7 +367,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         if self.is_closed:
             return
         was_blocked = self._requests.is_blocked
-        self._leave()
+        self._give_back()
         if was_blocked:
             self.transport.abort()  # close() would wait until the client reads
         else:
@@ -430,7 +430,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         elif not self.is_closed:
             self._close_malformed(str(error))
 
-    def _leave(self) -> None:
+    def _give_back(self) -> None:
         """Give back everything that the connection holds.  Idempotent.
 
         Requests without a response go on, with their bytes in the budget.

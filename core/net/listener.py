@@ -179,8 +179,10 @@ class Listener:
         if self.connections or self._outlived:
             self._all_gone = asyncio.Event()
             if not await wait_for(self._all_gone, timeout_s):
-                count = len(self.connections) + len(self._outlived)
-                _log.warning("%d connections did not end in %g s and are closed", count, timeout_s)
+                _log.warning(
+                    "%d connections, and requests of %d closed connections, did not end in %g s and are given up",
+                    len(self.connections), len(self._outlived), timeout_s,
+                )  # fmt: skip
         self.close()
 
     def close(self) -> None:

@@ -241,7 +241,7 @@ class RequestRunner(ABC):
         if writer.unsent and (self.is_closed or not self._requests.is_blocked):
             writer.taken()
 
-    def _drop_answered(self) -> None:
+    def _drop_expecting_response(self) -> None:
         """Drop the requests that have a response, and send nothing more."""
         for exchange in self._requests.leave():
             exchange.give_up()
