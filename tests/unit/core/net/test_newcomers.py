@@ -189,7 +189,7 @@ async def test_a_connection_in_the_place_of_a_closed_one_costs_nobody_a_line(cap
 
 @pytest.mark.parametrize("clients", [201, 250, 300, 400])
 async def test_clients_that_are_too_many_fill_all_places(clients: int) -> None:
-    """They connect at once, and again after 20 turns; a log-in takes six events, and a turn serves 20 events."""
+    """Clients connect at once, and again after 20 turns; a log-in takes six events, and a turn serves 20 events."""
     world = World(max_connections=200)
     waiting = deque(range(clients))
     again: deque[tuple[int, int]] = deque()
