@@ -10,8 +10,8 @@ has the turns of the loop in which requests begin and responses are written (``c
 
 When the client has gone, its requests without a response (a produce with acks=0) are served all the same.  The
 connection stays until the last of them has begun, and sends nothing.  Such a request, once begun, outlives the
-connection: also after a reset, or after the failure of a later request.  Until it is done it keeps its bytes in the
-budget, and no place among the connections.
+connection: also after a reset, or after the failure of a later request.  Until it is done it keeps its bytes and
+those of the connection in the budget, and no place among the connections.
 
 Only ``loop.create_task`` and the transport are used, no threads and no clock.  A transport may call back from within
 ``resume_reading``, as simulated ones do: it is the last thing that an event does.
@@ -217,7 +217,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         self._requests.ended()
         self._frames.drop()  # a frame that has begun will not end, and others must not wait for its end
         self._share.forget(self)
-        self._drop_answered()
+        self._drop_expecting_response()
         if self._requests.waiting:
             self._begin_later()
         self._settle()
@@ -234,7 +234,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         if requests.is_blocked and self._is_reading:  # TLS pauses by itself while its own bytes are not taken
             self._switch_reading(False)  # the next turn reads on, and TLS with it
         is_idle = self._is_reading and not (requests.started or requests.waiting)
-        self._drop_answered()
+        self._drop_expecting_response()
         if not is_idle:  # thousands of idle connections may end at once, and the loop reads their ends without a call
             self._go_on_later()
 
@@ -264,7 +264,8 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
             self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._leave()
+        self._give_back()
+        self._transport = None  # requests may outlive the connection for long: see CONNECTION_BYTES
         self._listener.lost(self)
 
     # --------------------------------------------------------------------------------------------------- reading
@@ -366,7 +367,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         if self.is_closed:
             return
         was_blocked = self._requests.is_blocked
-        self._leave()
+        self._give_back()
         if was_blocked:
             self.transport.abort()  # close() would wait until the client reads
         else:
@@ -429,7 +430,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         elif not self.is_closed:
             self._close_malformed(str(error))
 
-    def _leave(self) -> None:
+    def _give_back(self) -> None:
         """Give back everything that the connection holds.  Idempotent.
 
         Requests without a response go on, with their bytes in the budget.

@@ -18,7 +18,7 @@ before the end is served::
     ``close``      dropped                    outlive the end        dropped
     ``abandon``    dropped                    dropped                dropped
 
-A request that outlives its connection keeps its bytes in the budget until it is done.
+A request that outlives its connection keeps its bytes in the budget until it is done, and so does the connection.
 
 Pure: events in; frames to begin, responses to send and requests to give up out.  ``core.net.request_runner`` begins
 the frames and writes the responses.
@@ -32,7 +32,7 @@ from enum import Enum
 from typing import Protocol
 
 from bmq.core.net.request import Response
-from bmq.core.net.request_budget import FRAME_BYTES
+from bmq.core.net.request_budget import CONNECTION_BYTES, FRAME_BYTES
 from bmq.core.net.response_writer import release
 
 UNANSWERED_MAX = 256
@@ -100,7 +100,7 @@ class Exchanges:
         self.started: deque[Exchange] = deque()
         self.waiting: deque[memoryview] = deque()
         self.bytes_held = 0
-        """Bytes of complete requests without a response."""
+        """Bytes of complete requests without a response.  After the close, also of a connection that they outlive."""
         self.bytes_max = UNANSWERED_BYTES_MAX
         self.is_blocked = False
         """True while the kernel does not take all that was written."""
@@ -258,6 +258,8 @@ class Exchanges:
         self.started = deque(outliving)
         self.waiting.clear()
         self.bytes_held = sum(exchange.bytes_held for exchange in outliving)
+        if outliving:
+            self.bytes_held += CONNECTION_BYTES
         self.is_muted = False
         return dropped
 
@@ -269,6 +271,8 @@ class Exchanges:
         """Take the end of a request that has outlived the connection."""
         self.started.remove(exchange)
         self.bytes_held -= exchange.bytes_held
+        if not self.started:
+            self.bytes_held -= CONNECTION_BYTES
 
     def abandon(self) -> list[Exchange]:
         """Give up the requests that have outlived the connection, and return them."""

@@ -179,8 +179,10 @@ class Listener:
         if self.connections or self._outlived:
             self._all_gone = asyncio.Event()
             if not await wait_for(self._all_gone, timeout_s):
-                count = len(self.connections) + len(self._outlived)
-                _log.warning("%d connections did not end in %g s and are closed", count, timeout_s)
+                _log.warning(
+                    "%d connections, and requests of %d closed connections, did not end in %g s and are given up",
+                    len(self.connections), len(self._outlived), timeout_s,
+                )  # fmt: skip
         self.close()
 
     def close(self) -> None:
@@ -225,18 +227,20 @@ class Listener:
     def opened(self, connection: ClientConnection) -> float:
         """Register a connection.  Return the time of its first activity.
 
-        If there are too many, close a connection without a session in its place, or the new connection itself.
+        If there are too many, close a connection without a session in its place, or the new connection itself.  Nobody
+        loses a place to a connection that is not served: its client has gone, or it comes too fast.
         """
         self.loop = asyncio.get_running_loop()
         metrics = self.metrics
         metrics.connections_total += 1
         metrics.connections += 1
         of_host = self._by_host.get(connection.host, 0)
+        is_full = len(self.connections) >= self.config.max_connections
         if self._is_stopping:
             refusal = "the server is stopping"
         elif of_host >= self._per_host_max:
             refusal = f"max.connections.per.ip ({self._per_host_max}) is reached"
-        elif len(self.connections) >= self.config.max_connections and not self._make_room():
+        elif is_full and not self._may_make_room():
             refusal = f"max.connections ({self.config.max_connections}) is reached"
         else:
             refusal = ""
@@ -251,8 +255,10 @@ class Listener:
             connection.depart_unread()
             if connection.is_closed:
                 return self.now
-        if self._rates.is_active and not self._admit(connection):
+        if self._rates.is_active and not self._admit(connection, is_full=is_full):
             return self.now
+        if is_full:
+            self._make_room()
         if self._timer is None:
             self.now = self.loop.time()
             self._timer = self.loop.call_later(self._tick_s, self._tick)
@@ -263,29 +269,34 @@ class Listener:
             self._newcomers.add(connection, self.loop.time())
         return self.now
 
-    def _make_room(self) -> bool:
-        """Close a connection without a session, of any address; return False if none may lose its place now.
+    def _may_make_room(self) -> bool:
+        """Return whether a connection without a session, of any address, may lose its place now.
 
         Anybody may open connections without a session: see ``core.net.newcomers``, and ``core.net.strangers`` for the
         internal port.
         """
+        if self._strangers is not None:
+            return bool(len(self._strangers))
+        return self._newcomers.may_give_way(self.loop.time())
+
+    def _make_room(self) -> None:
+        """Close the connection that may lose its place."""
         bound = f"max.connections ({self.config.max_connections}) is reached, and it"
         if self._strangers is not None:
-            has_closed = self._strangers.close_oldest(f"{bound} is the oldest without a session")
-            self.metrics.connections_refused += has_closed
-            return has_closed
+            self.metrics.connections_refused += self._strangers.close_oldest(f"{bound} is the oldest without a session")
+            return
         closed = self._newcomers.give_way(self.loop.time())
-        if closed is None:
-            return False
-        if not closed.is_closed:  # else it leaves its place in this turn of the loop
+        if closed is not None and not closed.is_closed:  # else it leaves its place in this turn of the loop
             self.metrics.connections_refused += 1
             why = f"{bound} has had no session for {KEPT_S:g} s"
             _log.warning("closing a connection: it has not logged in", extra=fields(**_about(closed), error=why))
             closed.close()
-        return True
 
-    def _admit(self, connection: ClientConnection) -> bool:
-        """Let a connection wait if too many come; return False if it is closed at once."""
+    def _admit(self, connection: ClientConnection, *, is_full: bool) -> bool:
+        """Let a connection wait if too many come; return False if it is closed at once.
+
+        ``is_full``: it has no place to wait in before it is closed.
+        """
         wait_s, refusal = self._rates.admit(connection.host, connection.session.listener)
         if not wait_s and not refusal:
             return True
@@ -295,7 +306,7 @@ class Listener:
             return True
         self.metrics.connections_refused += 1
         _log.warning("connection refused", extra=fields(connection=connection.peer, error=refusal))
-        if not wait_s:
+        if is_full or not wait_s:
             connection.close()
             return False
         self._close_later(connection, wait_s)

@@ -36,6 +36,8 @@ from bmq.core.metrics.counters import PortCounters
 
 FRAME_BYTES = 400
 """Memory of a waiting request beside its bytes, so that many tiny requests count as the memory that they take."""
+CONNECTION_BYTES = 3_200
+"""Memory of a closed connection with requests in progress, beside these: as measured.  It counts in no other bound."""
 STUCK_S = 30.0
 STALL_S = 10.0
 LEAST_RATE = 16 << 10

@@ -152,11 +152,11 @@ class RequestRunner(ABC):
             standstill.look()
             if self.is_closed:
                 return  # the process stood still: its client is given up
-        requests, dispatch = self._requests, self._dispatch
-        if requests.has_left and dispatch.expects_response(frame):
+        requests = self._requests
+        if requests.has_left and self._expects_response(frame):
             return
         try:
-            response = dispatch(frame, self)
+            response = self._dispatch(frame, self)
         except Exception as error:  # noqa: BLE001 - a request must not end the process: see Dispatch
             self._close_failed(error)
             return
@@ -166,7 +166,7 @@ class RequestRunner(ABC):
             elif self._writer.add(response):
                 self._write()
             return
-        exchange = RunningExchange(len(frame) + FRAME_BYTES, None, expects_response=dispatch.expects_response(frame))
+        exchange = RunningExchange(len(frame) + FRAME_BYTES, None, expects_response=self._expects_response(frame))
         exchange.runner = self
         requests.begun(exchange)
         if isinstance(response, PendingResponse):
@@ -175,6 +175,10 @@ class RequestRunner(ABC):
         else:
             exchange.work = future = asyncio.ensure_future(response)
             future.add_done_callback(exchange.done)
+
+    def _expects_response(self, frame: memoryview) -> bool:
+        """Return whether a request has a response.  Before the log-in all have: a raw token may look like a produce."""
+        return not self.session.has_begun or self._dispatch.expects_response(frame)
 
     # -------------------------------------------------------------------------------------------- responses are written
 
@@ -237,7 +241,7 @@ class RequestRunner(ABC):
         if writer.unsent and (self.is_closed or not self._requests.is_blocked):
             writer.taken()
 
-    def _drop_answered(self) -> None:
+    def _drop_expecting_response(self) -> None:
         """Drop the requests that have a response, and send nothing more."""
         for exchange in self._requests.leave():
             exchange.give_up()

@@ -82,15 +82,22 @@ class HeldRequests:
         connection = request.client
         before, begun = self._last.get(connection), asyncio.get_running_loop().create_future()
         self._last[connection] = begun
-        try:
-            if before is not None:
+        if before is not None:
+            try:
                 await asyncio.wait((before,))
+            except asyncio.CancelledError:  # free its place when those before it have begun: none behind may overtake
+                before.add_done_callback(lambda _: self._begun(connection, begun))
+                raise
+        try:
             response = begin(await self._hold(request, size))
         finally:
-            begun.set_result(None)
-            if self._last[connection] is begun:
-                del self._last[connection]
+            self._begun(connection, begun)
         return response if isinstance(response, Response) else await response
+
+    def _begun(self, connection: Client, begun: asyncio.Future[None]) -> None:
+        begun.set_result(None)
+        if self._last.get(connection) is begun:
+            del self._last[connection]
 
     async def _hold(self, request: Request, size: int) -> float:
         """Count a produce and wait for the debt before it.  Return ``count``'s result, 0 if its quota was deleted."""

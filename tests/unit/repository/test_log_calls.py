@@ -19,7 +19,7 @@ PROCESS_WIDE = {
     "produced records are checked in Python, which is slow; install numba: %s",
     "compacted logs are cleaned in Python, slowly, and large logs are not; install numba: %s",
     "%s %s failed",
-    "%d connections did not end in %g s and are closed",
+    "%d connections, and requests of %d closed connections, did not end in %g s and are given up",
     "etcd's database takes writes again",
     "%s could not be refreshed",
     "bug: unused routes are kept, the next sweep is in %g s",

@@ -8,7 +8,7 @@ import pytest
 
 from bmq.core.net.exchanges import UNANSWERED_MAX, Due, Exchange, Exchanges
 from bmq.core.net.request import Response
-from bmq.core.net.request_budget import FRAME_BYTES
+from bmq.core.net.request_budget import CONNECTION_BYTES, FRAME_BYTES
 
 ORDERED, PIPELINED = memoryview(b"ordered."), memoryview(b"pipelined")
 
@@ -174,7 +174,7 @@ def test_the_close_drops_all_but_running_requests_without_a_response() -> None:
     world.requests.hold(ORDERED)
     assert world.requests.close() == [running, ready, failed]
     assert not world.requests.waiting
-    assert world.requests.bytes_held == silent.bytes_held
+    assert world.requests.bytes_held == silent.bytes_held + CONNECTION_BYTES
     world.requests.finished(silent)
     assert not silent.is_dropped
     assert not world.requests.started

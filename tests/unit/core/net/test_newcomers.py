@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bmq.core.net.admission import Admission
 from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.internal_connection import UnorderedConnection
 from bmq.core.net.listener import Listener
@@ -16,6 +17,7 @@ from bmq.core.net.newcomers import KEPT_S, SAVED_S, SHARE
 from bmq.core.net.strangers import Strangers
 from bmq.core.security.session import Session
 from tests.harness.log_text import lines
+from tests.unit.core.net.test_admission import Rates
 from tests.unit.core.net.world import Peer, World, frame, turn
 
 
@@ -106,6 +108,50 @@ async def test_an_address_past_its_bound_takes_nobodys_place() -> None:
     late = stranger(world)
     await turn()
     assert (late.is_gone, [each.is_gone for each in others]) == (True, [False] * 3)
+    world.listener.close()
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 1.0])
+async def test_a_connection_over_its_rate_takes_nobodys_place(wait_s: float) -> None:
+    """There is no place to wait in either: it is closed at once."""
+    world = World(max_connections=40)
+    rates = Rates(*[Admission()] * 40, *[Admission(wait_s, "too fast")] * 40)
+    world.listener = Listener(world.script, world.config, world.metrics, rates=rates)
+    strangers = [stranger(world) for _ in range(40)]
+    await asyncio.sleep(KEPT_S)
+    for _ in range(40):
+        assert stranger(world, host="10.0.0.2").is_gone
+        await asyncio.sleep(longest_pause_s(40))
+    assert [each.is_gone for each in strangers] == [False] * 40
+    assert world.metrics.connections_refused == world.metrics.connections_throttled == 40
+    served = stranger(world, host="10.0.0.3")
+    await turn()
+    assert (served.is_gone, [each.is_gone for each in strangers]) == (False, [False] * 39 + [True])
+    world.listener.close()
+
+
+async def test_a_connection_that_is_refused_for_want_of_a_place_does_not_count_in_the_rates() -> None:
+    world = World(max_connections=2)
+    rates = Rates()
+    world.listener = Listener(world.script, world.config, world.metrics, rates=rates)
+    strangers = [stranger(world), stranger(world), stranger(world)]
+    assert [each.is_gone for each in strangers] == [False, False, True]
+    assert len(rates.asked) == 2
+    world.listener.close()
+
+
+async def test_a_client_that_has_gone_before_its_log_in_takes_nobodys_place() -> None:
+    gone: list[Any] = []
+    world = World(max_connections=40)
+    world.listener = Listener(world.script, world.config, world.metrics, ended=lambda _: gone)
+    strangers = [stranger(world) for _ in range(40)]
+    await asyncio.sleep(KEPT_S)
+    world.listener.close_departed()
+    gone.append("each that connects")
+    for _ in range(10):
+        assert stranger(world, host="10.0.0.2").is_gone
+        await asyncio.sleep(longest_pause_s(40))
+    assert [each.is_gone for each in strangers] == [False] * 40
     world.listener.close()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tracemalloc
+import weakref
 
 import pytest
 
@@ -12,6 +14,7 @@ from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.internal_connection import UnorderedConnection
 from bmq.core.net.listener import Listener
 from bmq.core.net.request import NO_RESPONSE, CloseConnection, CloseQuietly
+from bmq.core.net.request_budget import CONNECTION_BYTES
 from bmq.core.net.request_runner import BEGUN_A_TURN
 from bmq.core.security.session import NOT_BEGUN, Session
 from tests.harness.certificates import Certificates
@@ -161,7 +164,7 @@ async def test_those_in_progress_outlive_the_connection() -> None:
     assert not await left(peer)
     assert peer.is_gone
     assert not world.listener.connections
-    assert world.metrics.request_bytes_held == held > 0
+    assert world.metrics.request_bytes_held == held + CONNECTION_BYTES
     for number in (2, 1):
         assert world.metrics.request_bytes_held > 0
         world.script.respond(number)
@@ -169,6 +172,52 @@ async def test_those_in_progress_outlive_the_connection() -> None:
         await turn()
     assert peer.answers() == []
     assert sorted(world.script.released) == [1, 2]
+    assert world.metrics.request_bytes_held == 0
+
+
+@sockets
+async def test_an_outlived_connection_keeps_no_transport(made: Certificates) -> None:
+    """The transport of TLS has 50 KB.  It is freed without a collection of garbage: see ``core.garbage_collector``."""
+    async with opened(made) as port:
+        client = await port.client()
+        port.script.later(1)
+        client.sendall(without_response(1))
+        await until(lambda: port.script.begun)
+        (connection,) = port.listener.connections
+        transport = weakref.ref(connection.transport)
+        client.close()
+        await until(lambda: connection in port.listener._outlived)
+        await turn()
+        assert transport() is None
+        port.script.respond(1)
+        await until(lambda: not connection.is_outlived)
+
+
+async def test_the_budget_counts_the_memory_of_an_outlived_connection() -> None:
+    world = World()
+
+    async def outlive(numbers: range) -> int:
+        world.script.later(*numbers)
+        before = tracemalloc.get_traced_memory()[0]
+        for number in numbers:
+            peer = world.peer()
+            peer.send(without_response(number))
+            peer.leave()
+            del peer
+        await turn()
+        return tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    try:
+        await outlive(range(20))
+        held = world.metrics.request_bytes_held
+        taken = await outlive(range(20, 220))
+    finally:
+        tracemalloc.stop()
+    counted = world.metrics.request_bytes_held - held
+    assert 0.8 * counted < taken < counted
+    world.listener.close()
+    await turn()
     assert world.metrics.request_bytes_held == 0
 
 

@@ -35,6 +35,7 @@ from bmq.core.security.authentication import (
 )
 from bmq.core.security.principal import user
 from bmq.core.wire.messages import HeartbeatResponse
+from bmq.core.wire.produce import expects_response
 from bmq.endpoint.authentication import mechanism as api
 from bmq.endpoint.authentication.gate import AUTHENTICATION_S, AuthenticationGate, GateSettings
 from bmq.endpoint.authentication.plain import PlainSaslMechanism
@@ -316,6 +317,32 @@ async def test_a_frame_without_a_header_behind_the_last_raw_token_is_no_bug(
     assert client.take() == b""
     assert client.peer.is_gone
     assert [line.message for line in caplog.records] == ["closing a connection: its request is invalid"]
+
+
+async def test_tokens_that_look_like_a_produce_without_a_response_end_with_their_connections() -> None:
+    """Their bytes are given back, so no log-in under way is closed for them."""
+    world = World()
+    world.listener.login_budget.limit = 16 * RECEIVE_MAX
+    innocent = [world.client() for _ in range(10)]
+    for client in innocent:
+        client.handshake("SLOW")
+        client.token(b"hello")
+    token = struct.pack(">hhihhhi", 0, 3, 1, -1, -1, 0, 1_000).ljust(RECEIVE_MAX, b"x")
+    assert not expects_response(memoryview(token))
+    strangers = [world.client() for _ in range(40)]
+    for client in strangers:
+        client.handshake("SLOW", version=0)
+        client.send(token)
+        client.peer.leave()
+    await turn()
+    assert [client.peer.is_gone for client in innocent] == [False] * 10
+    assert world.slow.cancelled == len(strangers)
+    assert world.metrics.request_bytes_held < RECEIVE_MAX * 2, "of the innocent alone"
+    await asyncio.sleep(1.1)
+    for client in innocent:
+        assert client.authenticated().auth_bytes == b"who?"
+        client.peer.leave()
+    assert world.metrics.request_bytes_held == 0
 
 
 async def test_versions_that_are_not_served_may_be_asked_again() -> None:

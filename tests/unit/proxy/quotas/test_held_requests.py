@@ -128,6 +128,40 @@ async def test_requests_of_one_connection_keep_their_order() -> None:
     assert [name for _, name in w.served] == ["", "one", "two"]
 
 
+async def test_a_request_behind_that_is_cancelled_alone_lets_no_later_request_overtake() -> None:
+    w = Loop()
+    w.produce(1_500)
+    request = w.request(PRODUCE)
+    one, two, three = (
+        w.produce(100, name, Request(PRODUCE, 9, number, "app", memoryview(b""), request.client, w.now))
+        for number, name in enumerate(("one", "two", "three"))
+    )
+    two.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await two
+    four = w.produce(100, "four", Request(PRODUCE, 9, 8, "app", memoryview(b""), request.client, w.now))
+    await asyncio.gather(one, three, four)
+    assert [name for _, name in w.served] == ["", "one", "three", "four"]
+    assert not w.quotas._held._last
+
+
+async def test_the_last_request_that_is_cancelled_alone_lets_no_later_request_overtake() -> None:
+    w = Loop()
+    w.produce(1_500)
+    request = w.request(PRODUCE)
+    one, two = (
+        w.produce(100, name, Request(PRODUCE, 9, number, "app", memoryview(b""), request.client, w.now))
+        for number, name in enumerate(("one", "two"))
+    )
+    two.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await two
+    three = w.produce(100, "three", Request(PRODUCE, 9, 8, "app", memoryview(b""), request.client, w.now))
+    await asyncio.gather(one, *([] if isinstance(three, Response) else [three]))
+    assert [name for _, name in w.served] == ["", "one", "three"]
+    assert not w.quotas._held._last
+
+
 @pytest.mark.parametrize("limit", [None, 50_000.0])
 async def test_a_quota_that_is_deleted_or_raised_ends_the_debt_and_serves_what_waits(limit: float | None) -> None:
     w = Loop()
