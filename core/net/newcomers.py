@@ -60,16 +60,20 @@ class Newcomers(Generic[C]):
         if self._young.pop(connection, None) is None:
             self._old.pop(connection, None)
 
-    def give_way(self, now: float) -> C | None:
-        """Remove and return the connection that loses its place to a new connection; None if none does.
+    def may_give_way(self, now: float) -> bool:
+        """Return whether a connection may lose its place at ``now``.
 
         A connection becomes old once, so a call has constant cost on average.
         """
         young, old = self._young, self._old
         while young and now - next(iter(young.values())) >= KEPT_S:
             old[young.popitem(last=False)[0]] = None
-        if not old or now < self._next_s:
+        return bool(old) and now >= self._next_s
+
+    def give_way(self, now: float) -> C | None:
+        """Remove and return the connection that loses its place to a new connection; None if none does."""
+        if not self.may_give_way(now):
             return None
         pause_s = 2 * self._chance() / (SHARE * len(self))
         self._next_s = max(self._next_s, now - SAVED_S) + pause_s
-        return old.popitem()[0]
+        return self._old.popitem()[0]

@@ -182,7 +182,7 @@ async def test_an_outlived_connection_keeps_no_transport(made: Certificates) -> 
         client = await port.client()
         port.script.later(1)
         client.sendall(without_response(1))
-        await until(lambda: port.script.begun)
+        await until(lambda: bool(port.script.begun))
         (connection,) = port.listener.connections
         transport = weakref.ref(connection.transport)
         client.close()
