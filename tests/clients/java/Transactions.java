@@ -163,6 +163,7 @@ final class Transactions {
                 }
                 producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
                 if (number % asked.get("abort_every").asInt() == 0) {
+                    producer.flush(); // else the abort drops the batches that have not been sent
                     producer.abortTransaction();
                     first.forEach(consumer::seek);
                 } else {

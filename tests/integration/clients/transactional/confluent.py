@@ -182,6 +182,7 @@ class ConfluentTransactional(Transactional):
         if is_commit:
             transactor.commit()
             return offsets
+        transactor.producer.flush(OPERATION_TIMEOUT_S)  # else the abort drops the batches that have not been sent
         transactor.abort()
         for partition, offset in first.items():
             consumer.seek(TopicPartition(loop.source, partition, offset))
