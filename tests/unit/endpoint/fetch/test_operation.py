@@ -125,7 +125,7 @@ class Followed(SessionPartition):
 
 @pytest.mark.parametrize("end", ["at once", "late", "cancelled"])
 def test_a_fetch_that_is_over_leaves_nothing_to_the_collector(end: str) -> None:
-    """While a fetch waits, its watch and its partitions refer to each other."""
+    """The watch of a fetch and its partitions refer to each other while the fetch waits."""
     left: list[weakref.ref[Followed]] = []
 
     async def main() -> None:
