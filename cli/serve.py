@@ -21,7 +21,7 @@ from bmq.core.config_sources import unknown_names
 from bmq.core.logging import handler as log_handler
 from bmq.core.logging.fields import fields
 from bmq.core.urls import normal_url, scheme_of, without_userinfo
-from bmq.meta.open import is_shared, normal_store_url
+from bmq.meta.open import etcd_security, is_shared, normal_store_url
 from bmq.server.open_ports import check_open_ports, ports_with_clear_passwords
 from bmq.server.secret_files import readable_by_all
 from bmq.server.security_in_force import check_effect, in_force, without_effect
@@ -102,6 +102,8 @@ def _with_places(config: NodeConfig) -> NodeConfig:
     root, meta = config.root or own_root, config.meta or own_meta
     try:
         meta = normal_store_url(meta)
+        if is_shared(meta):
+            etcd_security(meta, user=config.meta_user, password=config.meta_password)
     except ValueError as error:
         raise ConfigError(f"meta: {error}") from None
     root = normal_url(root)

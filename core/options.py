@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import Field, field
 from typing import Any
 
+from bmq.core.security.principal import java_trim
+
 LISTENER, MECHANISM = "listener", "mechanism"
 """Scopes of a setting: it may be set for one listener; for one listener, and for one SASL mechanism of it."""
 INT_MAX = (1 << 31) - 1
@@ -86,7 +88,7 @@ def parse_as(option: Field[Any], kind: Any, value: object, where: str) -> Any:
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, list | tuple):
             raise ConfigError(f"{where}: {shown} is not a list")
-        return tuple(str(part).strip() for part in parts if str(part).strip())
+        return tuple(trimmed for part in parts if (trimmed := java_trim(str(part))))
     if kind is bool:
         if isinstance(value, bool):
             return value

@@ -33,6 +33,19 @@ def has_password(url: str) -> bool:
     return bool(at) and ":" in account
 
 
+def etcd_security(url: str, *, user: str = "", password: str = "") -> str:
+    """Return in words the TLS and the log-in of the connections to the etcd of ``url``.
+
+    Raises ValueError, without the password, if the URL is wrong.
+    """
+    from bmq.meta.etcd.address import parse_etcd_url
+
+    address = parse_etcd_url(normal_store_url(url), user, password)
+    encryption = "TLS" if address.is_tls else "no TLS"
+    certificate = ", client certificate" if address.cert else ""
+    return f"{encryption}{certificate}, {f'user {address.user}' if address.user else 'no user'}"
+
+
 async def open_keyvalue(url: str, *, user: str = "", password: str = "") -> KeyValue:
     """Open ``sqlite:///absolute/file``, ``etcd://host:port,host:port`` or ``memory:`` (empty, gone with the process).
 

@@ -13,7 +13,7 @@ from bmq.core.config import HTTP_LISTENER, OPTIONS, ConfigError, NodeConfig, opt
 from bmq.core.net.listener_config import address_text
 from bmq.core.security.listener_settings import TABLE, ListenerSecurity, split
 from bmq.meta.cluster.member import PROXY
-from bmq.meta.open import is_shared
+from bmq.meta.open import etcd_security, is_shared
 
 _INTERNAL_TLS = "internal.ssl."
 _OF_ALL_TLS = ("ssl.enabled.protocols", "ssl.cipher.suites")
@@ -54,7 +54,10 @@ def without_effect(config: NodeConfig) -> list[str]:
 
 
 def in_force(config: NodeConfig) -> str:
-    """Return one line with the security of each port, the authorizer, the secrets and the audit log in force."""
+    """Return one line with the security in force: of each port, of etcd, the authorizer, the secrets, the audit log.
+
+    Raises ValueError if the store's URL is wrong.
+    """
     parts = []
     if PROXY in config.roles:
         security = config.listener_security()
@@ -67,6 +70,8 @@ def in_force(config: NodeConfig) -> str:
     parts.append(f"HTTP {config.http} {http}, log-in {','.join(config.http_authentication)}{hosts}")
     if is_shared(config.meta):
         parts.append(f"internal port {config.internal} {_internal_text(config)}")
+        etcd = etcd_security(config.meta, user=config.meta_user, password=config.meta_password)
+        parts.append(f"etcd {etcd}")
     parts.append(f"authorizer {config.authorizer_class_name.rpartition('.')[2] or 'none'}")
     parts.append(f"delegation tokens {'on' if config.delegation_token_secret_key else 'off'}")
     parts.append(f"audit log {config.audit_log or 'none'}")

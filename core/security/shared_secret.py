@@ -40,7 +40,7 @@ SECRETS_MAX = 16
 NOT_SHOWN = "the other process does not have this cluster's secret"
 """The reason in the log of the side that was not convinced."""
 _LENGTH = struct.Struct(">I")
-_SEPARATORS = re.compile(r"[,\s]+")
+_SEPARATORS = re.compile(r"[,\s]+", re.ASCII)
 
 MakeNonce = Callable[[], bytes]
 
@@ -72,7 +72,7 @@ NO_SECRET = SharedSecret()
 
 
 def parse_secrets(text: str) -> tuple[bytes, ...]:
-    """Return the secrets of a setting, which commas or white space separate.
+    """Return the secrets of a setting, which commas or ASCII white space separate.
 
     Raises ValueError, without a secret in its text, if one is too short or there are too many.
     """

@@ -38,6 +38,8 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[NodeConfig]
     [
         (f"etcdd://u:{SECRET}@h:1", [], "names no key-value store"),
         (f"ETCDD://u:{SECRET}@h:1", ["--roles", "broker"], "names no key-value store"),
+        (f"etcd://u:{SECRET}@h:1/path", [], "meta: etcd:// takes no path"),
+        (f"etcd://:{SECRET}@h:1", [], "meta: etcd://: a password belongs to a user"),
         (f"sqlite://u:{SECRET}@h/x", ["--roles", "broker"], "one process has all roles"),
         (f"sqlite://u:{SECRET}/#?@h/x", ["--workers", "2"], "only one process may use"),
     ],

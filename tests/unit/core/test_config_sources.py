@@ -74,6 +74,7 @@ def test_a_dash_in_the_file_is_an_underscore() -> None:
         ({}, {}, {"advertise": "0.0.0.0:9092"}, "advertise: clients cannot connect to '0.0.0.0:9092'"),
         ({}, {}, {"advertise": "host:0"}, "advertise: clients cannot connect to 'host:0'"),
         ({}, {}, {"roles": "proxy,baker"}, "roles: baker"),
+        ({}, {}, {"roles": "proxy,\xa0broker"}, "roles: \xa0broker"),
         ({}, {}, {"roles": ""}, "roles: none"),
         ({"roles": 3}, {}, {}, "is not a list"),
         ({"log_level": "LOUD"}, {}, {}, "log_level='LOUD'"),

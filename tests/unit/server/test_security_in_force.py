@@ -113,7 +113,8 @@ def test_one_line_says_what_is_in_force() -> None:
     secured = loaded(
         **TWO, **INTERNAL,
         **{
-            "internal.secret": "x" * 32, "meta": "etcd://127.0.0.1:2379", "authorizer.class.name": STANDARD_AUTHORIZER,
+            "internal.secret": "x" * 32, "authorizer.class.name": STANDARD_AUTHORIZER,
+            "meta": "etcd://bmq:hunter2@127.0.0.1:2379?ca=/c&cert=/c&key=/k",
             "delegation.token.secret.key": "y" * 32, "audit_log": "topic:audit", "http_authentication": "basic",
             "listener.name.out.sasl.enabled.mechanisms": "PLAIN,GSSAPI", "root": "hdfs://nn:8020/bmq",
             "hdfs_keytab": "/b.keytab", "http_hosts": "bmq.example.org", "log.storage.mode": "750",
@@ -123,7 +124,8 @@ def test_one_line_says_what_is_in_force() -> None:
     assert in_force(secured) == (
         "IN 127.0.0.1:1 PLAINTEXT; OUT 127.0.0.1:2 SASL_SSL, log-in PLAIN,GSSAPI, client certificates none; HTTP"
         " 127.0.0.1:9080 http, log-in basic, hosts bmq.example.org; internal port 127.0.0.1:9093 TLS and secret;"
-        " authorizer StandardAuthorizer; delegation tokens on; audit log topic:audit; files of topics group readers"
-        " mode 750; HDFS log-in keytab /b.keytab"
+        " etcd TLS, client certificate, user bmq; authorizer StandardAuthorizer; delegation tokens on; audit log"
+        " topic:audit; files of topics group readers mode 750; HDFS log-in keytab /b.keytab"
     )
-    assert "x" * 32 not in in_force(secured)
+    assert not any(secret in in_force(secured) for secret in ("x" * 32, "hunter2"))
+    assert "; etcd no TLS, no user; " in in_force(loaded(meta="etcd://127.0.0.1:2379"))

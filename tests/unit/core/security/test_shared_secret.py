@@ -228,6 +228,7 @@ def test_secrets_are_read_from_text_and_no_error_shows_one() -> None:
     first, second = "a" * 16, "b" * 44
     assert parse_secrets(f" {first}\n") == (first.encode(),)
     assert parse_secrets(f"{first},{second}") == parse_secrets(f"{first}\n{second}\n") == (b"a" * 16, b"b" * 44)
+    assert parse_secrets(f"{first}\xa0{first}") == (f"{first}\xa0{first}".encode(),)
     with pytest.raises(ValueError, match="secret 2 of 2 is shorter than 16") as short:
         parse_secrets(f"{first},hunter2")
     assert "hunter2" not in str(short.value)
