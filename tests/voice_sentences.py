@@ -7,8 +7,8 @@ of sentences stop them, and a program can find all three:
 ``long``       more than ``WORDS_MAX`` words
 ``subject``    a sentence, but the first of its text, whose first word points back (``OPENERS``)
 
-The texts are the docstrings of the product, its log lines and exceptions, and the pages of ``docs/``.  Each folder has
-its bounds in ``tests/voice_bounds.toml``.  A change may lower a bound, by ``--lower``, and never raise it.
+The texts are the docstrings of the product, its log lines and exceptions, the pages of ``docs/``, the ``FRONT_PAGES``,
+and the cells of the tables of all pages.  Each folder has its bounds in ``tests/voice_bounds.toml``.  A change may lower a bound, by ``--lower``, and never raise it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ ROOMS = (
     "storage",
 )
 PAGES = "docs"
+FRONT, TABLES = "front", "tables"
+"""Names that stand for a folder: the prose of ``FRONT_PAGES``, and the cells of the tables of all pages."""
+FRONT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/helm/bmq/README.md")
 BOUNDS = ROOT / "tests" / "voice_bounds.toml"
 PRO_FORMS = frozenset({"that", "those", "one", "ones", "which", "each", "what", "such"})
 PRO_FORMS_MAX = 1
@@ -57,6 +60,7 @@ _ITEM = re.compile(r"^([*-]|\d+\.) ")
 _NOT_PROSE = re.compile(r"^(.*\S {3,}\S|\s*[|+]|\s*[=\-+ ]{3,}$|\s*#|\s*<!--|\s{4,}\S|\s*>>>|\s*:\w+:)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _DRAWN = re.compile(r"<!-- drawn from the code.*?<!-- end.*?-->", re.DOTALL)
+_RULE = re.compile(r"^\|[-|: ]+$")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
@@ -76,7 +80,7 @@ class Finding:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare the sentences with their bounds, print the folders that are over, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.voice_sentences", description=__doc__.partition("\n")[0])
-    parser.add_argument("folders", nargs="*", default=[*ROOMS, PAGES], help="folders to read; all by default")
+    parser.add_argument("folders", nargs="*", default=[*ROOMS, PAGES, FRONT, TABLES], help="folders to read; all by default")
     parser.add_argument("--worst", type=int, metavar="N", default=0, help="print the N worst sentences")
     parser.add_argument("--lower", action="store_true", help="write today's numbers where they are below the bounds")
     options = parser.parse_args(arguments)
@@ -123,14 +127,19 @@ def lowered(numbers: dict[str, dict[str, int]], bounds: dict[str, dict[str, int]
 
 def findings(folder: str) -> Iterator[Finding]:
     """Yield the sentences of a folder that stop a reader."""
-    paths = sorted((ROOT / folder).rglob("*.md")) if folder == PAGES else files([folder])
-    for path in paths:
-        for line, text in texts(path):
+    for path in _paths(folder):
+        for line, text in cells(path) if folder == TABLES else texts(path):
             place = f"{path.relative_to(ROOT)}:{line}"
             for number, sentence in enumerate(sentences(text)):
                 kinds, badness = judge(sentence, is_first=number == 0)
                 if kinds:
                     yield Finding(place, sentence, kinds, badness)
+
+
+def _paths(folder: str) -> list[Path]:
+    front = [ROOT / page for page in FRONT_PAGES]
+    pages = sorted((ROOT / PAGES).rglob("*.md"))
+    return {FRONT: front, TABLES: front + pages, PAGES: pages}.get(folder) or files([folder])
 
 
 def judge(sentence: str, *, is_first: bool) -> tuple[tuple[str, ...], int]:
@@ -164,7 +173,7 @@ def sentences(text: str) -> list[str]:
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the texts of a file, each with its line: of a page all of it, of a module docstrings, log lines, errors."""
     if path.suffix == ".md":
-        yield 1, _DRAWN.sub("", _FENCE.sub("", path.read_text()))
+        yield 1, _without_code(path)
         return
     tree = ast.parse(path.read_text())
     nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Expr | ast.Raise | ast.Call))
@@ -175,6 +184,22 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, text) for each in node.exc.args if (text := _literal(each)))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS:
             yield from ((node.lineno, text) for each in node.args[:2] if (text := _literal(each)))
+
+
+def cells(page: Path) -> Iterator[tuple[int, str]]:
+    """Yield the cells of a page's tables, each with its line, without the tables that are drawn from the code."""
+    for number, line in enumerate(_without_code(page).split("\n"), 1):
+        if line.startswith("|") and not _RULE.match(line):
+            row = _CODE.sub("`code`", line).replace("\\|", " ").strip().strip("|")
+            yield from ((number, cell.strip()) for cell in row.split("|"))
+
+
+def _without_code(page: Path) -> str:
+    """Return the text of a page, its code and all that is drawn replaced by empty lines."""
+    text = page.read_text()
+    for part in (_FENCE, _DRAWN):
+        text = part.sub(lambda match: "\n" * match[0].count("\n"), text)
+    return text
 
 
 def _dedented(text: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.voice_sentences import Finding, count, exceeded, judge, lowered, sentences, texts
+from tests.voice_sentences import Finding, cells, count, exceeded, judge, lowered, sentences, texts
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,15 @@ column      another column
     assert sentences(text) == [
         "Return the file's end:", "Code counts as a word.", "It is a number.", "an item", "another item",
     ]  # fmt: skip
+
+
+def test_cells_are_those_of_tables_that_nobody_draws(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "A text.\n\n| a | `x|y` b |\n|---|:--|\n| of c \\| d. Of e. | |\n```\n| code |\n```\n"
+        "<!-- drawn from the code -->\n| f |\n<!-- end -->\n| g |\n"
+    )
+    assert list(cells(page)) == [(3, "a"), (3, "`code` b"), (5, "of c   d. Of e."), (5, ""), (12, "g")]
 
 
 def test_texts_are_docstrings_log_lines_and_errors(tmp_path: Path) -> None:
