@@ -40,6 +40,7 @@ class Sockets:
         self._listeners = self._config.kafka_listeners()
         self._ports: dict[str, int] = {}
         """The port of each of Kafka's listeners, by name; the bound one once it listens."""
+        node.ports.add(http)
         if PROXY in node.config.roles:
             self._kafka = Listener(
                 node.proxy.endpoint, node.config, node.client_port,
@@ -47,12 +48,14 @@ class Sockets:
                 rates=node.security.connection_rates, bounds=node.security.connection_bounds, audit=node.proxy.audit,
                 standstill=node.joined.standstill, ended=ended,
             )  # fmt: skip
+            node.ports.add(self._kafka)
         if is_shared(node.config.meta):  # else no other process can join
             self._internal = Listener(
                 node.joined.endpoint, node.config, PortCounters(),  # ``/metrics`` shows the clients' port alone
                 in_order=False, strangers=node.joined.strangers, audit=node.proxy.audit,
                 standstill=node.joined.standstill, ended=ended,
             )  # fmt: skip
+            node.ports.add(self._internal, has_clients=False)
 
     async def start(self) -> None:
         """Start the node; of a single process, publish the HTTP address first.
@@ -61,8 +64,6 @@ class Sockets:
         its internal port listens.
         """
         await asyncio.to_thread(own_name)
-        self._node.close_clients = self._close_clients
-        self._node.close_departed = self._close_departed
         if self._internal is None:
             self._node.joined.is_at(http=self._http_address())
         await self._node.start()
@@ -137,16 +138,6 @@ class Sockets:
         if self._kafka is not None:
             _log.info("draining: %d connections", len(self._kafka.connections))
             await self._kafka.drain(max(0.0, deadline - loop.time()))
-
-    def _close_clients(self) -> int:
-        """Close the connections of all clients, of Kafka and of the HTTP API; return their number.  Both listen on."""
-        closed = self._http.give_clients_up()
-        return closed + (self._kafka.give_clients_up() if self._kafka is not None else 0)
-
-    def _close_departed(self) -> int:
-        """Close the connections whose other side has closed them, of all ports; return their number."""
-        listeners = (each for each in (self._kafka, self._internal) if each is not None)
-        return self._http.close_departed() + sum(each.close_departed() for each in listeners)
 
     def close(self) -> None:
         """Close the sockets for clients.  Other processes are served until ``close_internal``."""

@@ -47,6 +47,7 @@ from bmq.server.client_security import ClientSecurity
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.listener_views import ListenerViews
 from bmq.server.log_levels_api import LogLevelsApi
+from bmq.server.ports import Ports
 from bmq.server.queries.collected_metrics import Collected
 from bmq.server.queries.storage_room import StorageRoom
 from bmq.server.roles.broker import BrokerRole
@@ -117,10 +118,8 @@ class Node:
         self.is_serving = False
         self._on_leave = on_leave
         self._on_failed = on_failed
-        self.close_clients: Callable[[], int] = _no_clients
-        """Called to close all clients' connections; returns their number."""
-        self.close_departed: Callable[[], int] = _no_clients
-        """Called to close the connections whose client has gone; returns their number."""
+        self.ports = Ports()
+        """The ports of this process, once its sockets are made."""
         self.joined = joined
         self.fs = fs
         self.kv = kv
@@ -285,7 +284,7 @@ class Node:
         request shows how long it has waited, so all are dropped.  A client that has not given up sees its connection
         break, and repeats what it may.
         """
-        closed = self.close_clients()
+        closed = self.ports.give_clients_up()
         self.counters.clients_given_up += 1
         _log.warning(
             "all clients' connections are closed, with the requests in them: clients connect and send them again."
@@ -301,7 +300,7 @@ class Node:
 
         A client with a short time-out may have given another request up, and have gone on through another process.
         """
-        closed = self.close_departed()
+        closed = self.ports.close_departed()
         if closed:
             _log.info(
                 "connections of clients that have gone are closed: of the requests in them, only produces with acks=0"
@@ -338,8 +337,3 @@ class Node:
     def _asked_to_leave(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         asyncio.get_running_loop().call_soon(self._on_leave)
         return LeaveResponse(ErrorCode.NONE).encode()
-
-
-def _no_clients() -> int:
-    """Close nothing: no socket for clients is open."""
-    return 0

@@ -26,8 +26,6 @@ PLACES = {
     "server/cluster_member.py: ClusterMember.__init__: lambda of self.on_joined": "the node sets it",
     "server/cluster_member.py: ClusterMember.__init__: lambda of self.on_lost": "the node sets it",
     "server/listeners.py: Sockets.open: self._ports": "ports are known once the sockets listen",
-    "server/listeners.py: Sockets.start: self._node.close_clients": "the node is made before the sockets",
-    "server/listeners.py: Sockets.start: self._node.close_departed": "the node is made before the sockets",
     "server/node.py: Node._give_clients_up: self.counters.clients_given_up": "a counter: counting is its use",
     "server/node.py: Node._serve_inside: joined.is_serving": "the membership begins before the node",
     "server/node.py: Node._serve_inside: joined.on_failed": "the membership begins before the node",

@@ -15,6 +15,7 @@ from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.admission import NO_BOUNDS, NO_RATES
 from bmq.server.listeners import CLIENTS_SHARE, Sockets, warn_of_loopback_names
 from bmq.server.node import LEAVES_METADATA_S, Node
+from bmq.server.ports import Ports
 from tests.harness.log_text import lines
 
 LIMIT_S = 8.0
@@ -30,6 +31,7 @@ class FakeNode:
         self.client_port = PortCounters()
         self.security = SimpleNamespace(connection_rates=NO_RATES, connection_bounds=NO_BOUNDS, gates={})
         self.joined = SimpleNamespace(standstill=None)
+        self.ports = Ports()
         self.events: list[str] = []
         self._leaves_s = leaves_s
 
