@@ -69,7 +69,7 @@ class Sockets:
         await self._node.start()
 
     async def open(self) -> None:
-        """Open all sockets, and publish the address of each once it listens.
+        """Open all sockets, and publish the address of each once it listens; then the process is ready.
 
         Raises ConfigError naming an address that cannot be listened on.
         """
@@ -91,6 +91,7 @@ class Sockets:
             for each in config.shared_listeners():
                 await self._listen_to_clients(each, "shared_listen", is_shared=True)
             node.is_at(self._addresses())
+        node.begin_serving()
 
     async def _listen_to_clients(self, address: ListenerAddress, setting: str, *, is_shared: bool = False) -> int:
         """Listen on one address of a Kafka listener; return the port.  Raises ConfigError naming the setting."""

@@ -116,6 +116,7 @@ class Node:
             self.certificates[joined.tls.name] = joined.tls
         self.log_levels = LogLevels()
         self.is_serving = False
+        """True from ``begin_serving`` until ``leave``."""
         self._on_leave = on_leave
         self._on_failed = on_failed
         self.ports = Ports()
@@ -189,12 +190,17 @@ class Node:
         for role in self._roles:
             await role.start()
 
+    def begin_serving(self) -> None:
+        """Report this process as ready: all of its sockets listen."""
+        self.is_serving = True
+
     async def leave(self, deadline: float, close_by: float) -> None:
         """Leave the cluster: hand partitions and shards over to other processes, and disappear from Metadata.
 
-        Returns by ``deadline``, on the event loop's clock.  A later ``close`` leaves partitions as they are that are
-        not handed over by ``close_by``.
+        From now on this process is not ready.  Returns by ``deadline``, on the event loop's clock.  A later ``close``
+        leaves partitions as they are that are not handed over by ``close_by``.
         """
+        self.is_serving = False
         loop = asyncio.get_running_loop()
         broker, changed = self.broker, asyncio.Event()
         self.catalog.subscribe(lambda change: changed.set())
@@ -202,8 +208,7 @@ class Node:
             max(0.0, deadline - loop.time()), lambda: broker is not None and broker.has_partitions, changed
         )
         if self.broker is not None:
-            self.broker.close_by = close_by
-            await self.broker.wait_moved(max(0.0, deadline - loop.time()))
+            await self.broker.wait_moved(max(0.0, deadline - loop.time()), close_by)
         if PROXY in self.config.roles and len(self.view.members) > 1:
             await asyncio.sleep(min(LEAVES_METADATA_S, max(0.0, deadline - loop.time())))
 

@@ -193,14 +193,12 @@ async def _serve(config: NodeConfig) -> int:
             last.callback(sockets.close_internal)
             await sockets.open()
             gc.freeze()  # these objects live as long as the process: the collector need not visit them again
-            node.is_serving = True
             await stack.enter_async_context(running(lag.run()))
             await stack.enter_async_context(running(watch_certificates(node.certificates)))
             if node.broker is not None:
                 await stack.enter_async_context(running(load_walk()))
             print(f"ready {sockets.ready_text()} http={http.url} root={without_userinfo(config.root)}", flush=True)
             await asked.wait()
-            node.is_serving = False
             leaving.begin()
             await sockets.drain()
     _log.info("stopped")

@@ -100,6 +100,10 @@ class TopicAdmin:
         self._guard = guard
         self._nodes = nodes or (lambda: (config.node_id,))
 
+    def renumber(self, config: NodeConfig) -> None:
+        """Adopt the settings with a new node id, after the process has joined its cluster again."""
+        self.config = config
+
     async def start(self) -> None:
         """Begin to write the topics' files that are owed to storage.  Call it after the catalog's ``start``."""
         self._publisher.start()

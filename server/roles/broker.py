@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -81,7 +82,7 @@ class BrokerRole:
         self.shard_logs = LocalShardLogs(self.assigned, catalog, pool, self.fence)
         """Logs of shards whose partition this process owns; each ends when the process loses its partition."""
         self._parts = parts
-        self.close_by: float | None = None
+        self._close_by = math.inf
         """On the event loop's clock: partitions not handed over by then are left as they are."""
         self._view = ListenerView(config=config)
         self._hand_overs = HandoverNotifier(joined.view, joined.peers, timeout_s=settings.handover_wait_ms / 1000)
@@ -127,12 +128,14 @@ class BrokerRole:
     def drain(self) -> None:
         """Keep all: partitions are handed over while clients are still served."""
 
-    async def wait_moved(self, timeout_s: float) -> None:
+    async def wait_moved(self, timeout_s: float, close_by: float) -> None:
         """Wait until partitions that moved to others are released, and their new owners have the release notes.
 
+        A later ``close`` leaves partitions as they are that are not handed over by ``close_by``, on the loop's clock.
         If this takes longer than ``timeout_s``, that is logged: without the note, a new owner waits until this process
         is no longer a member, ``handover_wait_ms`` at most.
         """
+        self._close_by = close_by
         try:
             async with asyncio.timeout(timeout_s):
                 await self.assigned.wait_left()
@@ -141,13 +144,13 @@ class BrokerRole:
             _log.warning("some partitions are not handed over in %g s, their new owners open them later", timeout_s)
 
     async def close(self) -> None:
-        """Hand over or close all partitions, until ``close_by`` on the event loop's clock at most.
+        """Hand over or close all partitions, until the ``close_by`` of ``wait_moved`` at most.
 
         May be called after a ``start`` that failed.
         """
         self._follower.close()
         await self.assigned.close()
-        await self.broker.close(self.close_by)
+        await self.broker.close(self._close_by)
         await self._hand_overs.close()
 
 

@@ -94,7 +94,7 @@ class ControllerRole:
         """Apply the settings of a process whose node id has changed, in this term and in later terms."""
         self._config = config
         if self.controller.parts is not None:
-            self.controller.parts.topics.config = config
+            self.controller.parts.topics.renumber(config)
 
     def report(self, incarnation: str, _why: str) -> None:
         """Handle a report of this process itself: it cannot reach the member ``incarnation``."""

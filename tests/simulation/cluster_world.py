@@ -128,9 +128,9 @@ class Process:
             if await self._asked.comes_before(sockets.start()):
                 return
             await sockets.open()
-            node.is_serving = self.is_ready = True
+            self.is_ready = True
             await self._asked.wait()
-            node.is_serving = self.is_ready = False
+            self.is_ready = False
             await sockets.drain()
         finally:
             self.is_ready = False

@@ -246,6 +246,17 @@ async def test_a_term_that_begins_later_has_the_new_node_id() -> None:
         assert node.controller._make_parts(guard).topics.config.node_id == 7
 
 
+async def test_a_term_that_runs_gets_the_new_node_id() -> None:
+    async with node_of() as node:
+        await node.start()
+        leader = node.controller
+        assert leader is not None
+        await until(lambda: leader.controller.parts is not None)
+        node._renumbered(7)
+        assert leader.controller.parts is not None
+        assert leader.controller.parts.topics.config.node_id == 7
+
+
 async def test_room_that_any_listener_or_caller_waits_for_is_wanted() -> None:
     async with node_of() as node:
         for scopes in all_scopes(node).values():
@@ -331,7 +342,9 @@ async def test_clients_of_any_listener_that_do_not_read_are_closed_once_others_w
         ends.callback(sockets.close)
         await sockets.start()
         await node.admin.create_topic("wide", PARTITIONS)
+        assert not node.is_serving
         await sockets.open()
+        assert node.is_serving
         port = sockets._ports[name]
         for _ in range(READERS):
             ends.callback(non_reader(host, port).close)

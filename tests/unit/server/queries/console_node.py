@@ -24,7 +24,7 @@ async def node_with(*roles: str, starts: bool = True) -> AsyncIterator[Node]:
             leader = node.controller
             if leader is not None:
                 await until(lambda: leader.controller.parts is not None)
-        node.is_serving = True
+        node.begin_serving()
         yield node
 
 

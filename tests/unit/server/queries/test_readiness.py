@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from bmq.broker.broker import Broker
@@ -58,7 +60,8 @@ async def test_storage_that_acknowledges_nothing_leaves_the_process_ready(monkey
             lost.setattr(Membership, "is_member", False)
             assert not console_state(node).is_ready()[0], "a process that joins again is not ready"
         state = console_state(node)
-        node.is_serving = False
+        now = asyncio.get_running_loop().time()
+        await node.leave(now, now)
         assert state.is_ready() == (False, "starting, or draining")
 
 
