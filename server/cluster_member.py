@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bmq.core.aio.standstill import ALONE_S, GIVEN_UP_S, Standstill
-from bmq.core.aio.subscribers import no_op
+from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.features import FEATURES, FeatureTable
@@ -32,13 +32,14 @@ from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.certificates import open_internal_tls
 from bmq.server.root_guard import RootGuard
 from bmq.server.secret_check import check_secret
+from bmq.server.serving_checks import ServingChecks
 from bmq.server.user_check import announced_user, refusal
 from bmq.storage.cluster_files import FORMAT, ClusterFile
 from bmq.storage.filesystem import FileSystem
 
 
 class ClusterMember:
-    """Membership of one process, from ``join`` to ``leave``.  Set the callbacks before a role of the process starts."""
+    """Membership of one process, from ``join`` to ``leave``."""
 
     def __init__(
         self,
@@ -48,17 +49,25 @@ class ClusterMember:
         clock: Clock,
         incarnation: str,
         *,
+        on_failed: Callable[[str], None] = no_op,
         ttl_s: float = TTL_S,
         features: FeatureTable = FEATURES,
     ) -> None:
-        """Prepare the membership; ``features`` are those of this version."""
+        """Prepare the membership; ``features`` are those of this version.
+
+        ``on_failed`` is called with the reason when the process must end and be started again.
+        """
         self.features = features
-        self.on_lost: Callable[[], None] = no_op
-        self.on_joined: Callable[[], None] = no_op
-        self.on_failed: Callable[[str], None] = no_op
-        self.on_id: Callable[[int], None] = no_op
-        self.is_serving: Callable[[], bool] = _never
-        self.view = KvClusterView(kv, config.cluster, incarnation, self._failed)
+        self.on_failed = on_failed
+        self.on_lost = Subscribers[[]]()
+        """Called when the membership is lost: the process must not act as an owner any more."""
+        self.on_joined = Subscribers[[]]()
+        """Called when the process is a member again."""
+        self.on_id = Subscribers[int]()
+        """Called with the id of a proxy that has joined again, if it is another id than before."""
+        self.serving = ServingChecks()
+        """The checks by which this process reports itself to the controller as serving."""
+        self.view = KvClusterView(kv, config.cluster, incarnation, on_failed)
         self.view.subscribe(self._members_changed)  # first, so that `peers` has a member before others connect to it
         admission = MemberAdmission(kv, config.cluster, self.view, clock)
         self._cluster = config.cluster
@@ -66,7 +75,7 @@ class ClusterMember:
         self.strangers = Strangers()
         """Connections of the internal port from processes that are not known yet."""
         self.endpoint = InternalEndpoint(
-            incarnation, config.cluster, clock, is_serving=lambda: self.is_serving(), admit=admission.admit,
+            incarnation, config.cluster, clock, is_serving=self.serving.is_serving, admit=admission.admit,
             secret=secret, on_known=self.strangers.known,
         )  # fmt: skip
         self.tls = open_internal_tls(config)
@@ -91,10 +100,8 @@ class ClusterMember:
         )
         self.membership = Membership(
             kv, config.cluster, member, self.view,
-            on_lost=lambda: self.on_lost(), on_failed=self._failed, on_id=lambda node_id: self.on_id(node_id),
-            on_joined=lambda: self.on_joined(), on_confirmed=self.standstill.settle,
-            before_join=self._before_join,
-            ttl_s=ttl_s,
+            on_lost=self.on_lost.notify, on_failed=on_failed, on_id=self.on_id.notify, on_joined=self.on_joined.notify,
+            on_confirmed=self.standstill.settle, before_join=self._before_join, ttl_s=ttl_s,
         )  # fmt: skip
         self.peers.subscribe_unregistered(self.membership.on_unregistered)
         self.standstill.on_doubt.add(lambda _: self.membership.doubt())
@@ -211,9 +218,6 @@ class ClusterMember:
             has_shards and any(member.has("coordinator") for member in stay)
         )
 
-    def _failed(self, why: str) -> None:
-        self.on_failed(why)
-
     def _members_changed(self, change: ViewChange) -> None:
         for incarnation in change.members:
             if incarnation in self.view.members:
@@ -223,7 +227,7 @@ class ClusterMember:
         if change.members and self.membership.is_member:
             joined = (self.view.members[each] for each in change.members if each in self.view.members)
             if why := refusal(self.member, joined):
-                self._failed(why)
+                self.on_failed(why)
 
     async def leave(self) -> None:
         """Give up the membership, and close the view and all connections."""
@@ -245,7 +249,3 @@ def _moves(leader: Member, shard: ShardId, owner: ShardOwner) -> bool:
     shards of groups alone.
     """
     return has_next(owner.number) and (shard.kind is GROUPS or bool(leader.features))
-
-
-def _never() -> bool:
-    return False

@@ -96,12 +96,11 @@ class Node:
         janitor_config: JanitorConfig | None = None,
         tracer: Tracer | None = None,
         on_leave: Callable[[], None] = no_op,
-        on_failed: Callable[[str], None] = no_op,
     ) -> None:
         """Wire the roles.  ``joined`` must have joined already, since that gives a proxy its id.
 
-        ``on_leave`` is called when an operator drains the process, so that it ends; ``on_failed`` with the reason when
-        the process must end and be started again.
+        ``on_leave`` is called when an operator drains the process, so that it ends.  If the process must end and be
+        started again, the ``on_failed`` of ``joined`` is called.
         """
         self.config = config = replace(config, node_id=joined.member.node_id)
         self.traffic = TrafficMeter() if PROXY in config.roles else None
@@ -118,17 +117,16 @@ class Node:
         self.is_serving = False
         """True from ``begin_serving`` until ``leave``."""
         self._on_leave = on_leave
-        self._on_failed = on_failed
         self.ports = Ports()
         """The ports of this process, once its sockets are made."""
         self.joined = joined
         self.fs = fs
         self.kv = kv
         self.clock = clock
-        self.catalog = KvCatalog(kv, config.cluster, on_failed, has_node_configs=not is_shared(config.meta))
+        self.catalog = KvCatalog(kv, config.cluster, joined.on_failed, has_node_configs=not is_shared(config.meta))
         self.view = joined.view
         self.views = ListenerViews(config, self.view, self.catalog)
-        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, on_failed, joined.standstill)
+        self.security = ClientSecurity(config, kv, clock, self.view, joined.peers, joined.on_failed, joined.standstill)
         self.pool = BlockCache(fs, ReadConfig(cache_bytes=config.cache_bytes))
         self._parts = parts = Parts(
             config=config, fs=fs, kv=kv, clock=clock, joined=joined, catalog=self.catalog,
@@ -136,7 +134,7 @@ class Node:
             pool=self.pool, fetches=FetchContext(config, self.catalog, self.pool),
             verifier=PartitionVerifier(self.view, self.catalog, joined.peers),
             group_markers=GroupMarkers(self.view, joined.peers), security=self.security,
-            tracing=Tracing(tracer) if tracer is not None else None, on_failed=on_failed,
+            tracing=Tracing(tracer) if tracer is not None else None, on_failed=joined.on_failed,
         )  # fmt: skip
         self.broker: BrokerRole | None = None
         if BROKER in config.roles:
@@ -245,10 +243,10 @@ class Node:
         joined, endpoint = self.joined, self.joined.endpoint
         endpoint.register(LeaveRequest, self._asked_to_leave, role=CONTROLLER)
         endpoint.register(LogLevelsRequest, LogLevelsApi(self.log_levels).handle)
-        joined.on_failed = self._on_failed
-        joined.on_id = self._renumbered
-        joined.is_serving = self._may_be_asked
-        joined.on_lost, joined.on_joined = self._lost, self._joined_again
+        joined.on_id.add(self._renumbered)
+        joined.serving.add(self._may_be_asked)
+        joined.on_lost.add(self._lost)
+        joined.on_joined.add(self._joined_again)
         joined.standstill.on_doubt.add(self._close_departed)
         joined.standstill.on_found.add(
             lambda seconds: self._give_clients_up(f"this process stood still for {seconds:.1f} s")

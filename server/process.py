@@ -127,7 +127,7 @@ async def _serve(config: NodeConfig) -> int:
         with notice_if_slow(without_userinfo(config.meta)):
             kv = await asked.result_of(open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password))
         if kv is None:
-            return 0
+            return asked.status
         stack.push_async_callback(kv.close)
         with notice_if_slow(without_userinfo(config.root)):
             fs = await asked.result_of(
@@ -140,17 +140,17 @@ async def _serve(config: NodeConfig) -> int:
                 )
             )
         if fs is None:
-            return 0
+            return asked.status
         stack.push_async_callback(fs.close)
         last = await stack.enter_async_context(contextlib.AsyncExitStack())  # closed after the membership has ended
-        joined = ClusterMember(config, fs, kv, SystemClock(), incarnation)
+        joined = ClusterMember(config, fs, kv, SystemClock(), incarnation, on_failed=asked.fail)
         stack.push_async_callback(joined.leave)
         if await asked.comes_before(joined.join()):
-            return 0
+            return asked.status
         tracer = open_tracer(os.environ, incarnation)
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.close)
-        node = Node(config, fs, kv, SystemClock(), joined, tracer=tracer, on_leave=asked.ask, on_failed=asked.fail)
+        node = Node(config, fs, kv, SystemClock(), joined, tracer=tracer, on_leave=asked.ask)
         load = ThreadLoad()
         stack.callback(load.close)
         meter = LoopMeter(load=load)

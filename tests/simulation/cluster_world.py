@@ -104,7 +104,15 @@ class Process:
     async def _run(self) -> None:
         """Run the process as ``server.process`` does.  An error that ends its start is in ``ENDS_WITH``, or a bug."""
         config = self.place.config
-        joined = ClusterMember(config, self.fs, self.kv, LoopClock(), self.incarnation, features=self.world.features)
+        joined = ClusterMember(
+            config,
+            self.fs,
+            self.kv,
+            LoopClock(),
+            self.incarnation,
+            on_failed=self._failed,
+            features=self.world.features,
+        )
         node: Node | None = None
         sockets: Sockets | None = None
         try:
@@ -119,7 +127,6 @@ class Process:
                 broker_config=SMALL,
                 janitor_config=BUSY,
                 on_leave=self.ask,
-                on_failed=self._failed,
             )
             if node.broker is not None:
                 self.world.acks.watch(node.broker.broker.context.wiring.flush_listener, self.incarnation)

@@ -21,17 +21,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 PLACES = {
     "server/client_security.py: ClientSecurity.make_gates: self.gates": "gates need endpoints, made of this object",
-    "server/cluster_member.py: ClusterMember.__init__: lambda of self.is_serving": "the node sets it",
-    "server/cluster_member.py: ClusterMember.__init__: lambda of self.on_id": "the node sets it",
-    "server/cluster_member.py: ClusterMember.__init__: lambda of self.on_joined": "the node sets it",
-    "server/cluster_member.py: ClusterMember.__init__: lambda of self.on_lost": "the node sets it",
     "server/listeners.py: Sockets.open: self._ports": "ports are known once the sockets listen",
     "server/node.py: Node._give_clients_up: self.counters.clients_given_up": "a counter: counting is its use",
-    "server/node.py: Node._serve_inside: joined.is_serving": "the membership begins before the node",
-    "server/node.py: Node._serve_inside: joined.on_failed": "the membership begins before the node",
-    "server/node.py: Node._serve_inside: joined.on_id": "the membership begins before the node",
-    "server/node.py: Node._serve_inside: joined.on_joined": "the membership begins before the node",
-    "server/node.py: Node._serve_inside: joined.on_lost": "the membership begins before the node",
     "server/process.py: Leaving.begin: self._before": "a life cycle: None until the drain begins",
     "server/queries/cluster_history.py: ClusterHistory._arm: self._timer": "a timer between start and stop",
     "server/queries/cluster_history.py: ClusterHistory.stop: self._timer": "a timer between start and stop",

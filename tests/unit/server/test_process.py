@@ -13,6 +13,7 @@ import pytest
 
 from bmq.core.config import NodeConfig
 from bmq.server import process
+from bmq.server.cluster_member import ClusterMember
 from bmq.server.process import Leaving, notice_if_slow
 from tests.harness.log_text import lines
 
@@ -70,6 +71,19 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
             process.serve(config(tmp_path, http=f"127.0.0.1:{port}"))
     (line,) = str(raised.value).splitlines()
     assert f"127.0.0.1:{port}" in line
+
+
+@pytest.mark.slow
+def test_a_failure_while_the_process_joins_ends_it_with_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def join(self: ClusterMember) -> None:
+        self.on_failed("the view has stopped")
+        await forever()
+
+    monkeypatch.setattr(ClusterMember, "join", join)
+    assert process.serve(config(tmp_path)) == 1
+    assert any('error="the view has stopped"' in line for line in lines(caplog))
 
 
 async def forever() -> None:

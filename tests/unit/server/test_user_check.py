@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
 
 import pytest
 
+from bmq.core.aio.subscribers import no_op
 from bmq.core.clock import SystemClock
 from bmq.core.config import NodeConfig
 from bmq.meta.cluster.keys import member_key
@@ -43,10 +44,15 @@ class OwnedFileSystem(MemoryFileSystem):
 
 @asynccontextmanager
 async def process(
-    kv: MemoryKeyValue, storage: MemoryStorage, name: str, owner: str | StorageError
+    kv: MemoryKeyValue,
+    storage: MemoryStorage,
+    name: str,
+    owner: str | StorageError,
+    on_failed: Callable[[str], None] = no_op,
 ) -> AsyncIterator[ClusterMember]:
     """Yield a process that has joined and serves."""
-    member = ClusterMember(CONFIG, OwnedFileSystem(storage, name, owner), kv, SystemClock(), name)
+    fs = OwnedFileSystem(storage, name, owner)
+    member = ClusterMember(CONFIG, fs, kv, SystemClock(), name, on_failed=on_failed)
     try:
         await member.join()
         member.is_at(internal=Address(host="127.0.0.1", port=1))
@@ -77,9 +83,8 @@ def test_of_two_users_exactly_one_yields(name: str, own_serves: bool, other_serv
 @pytest.mark.parametrize("name", ["a", "z"])
 async def test_a_second_user_is_refused_at_its_start_and_the_first_goes_on(name: str) -> None:
     kv, storage = MemoryKeyValue(MemoryStore()), MemoryStorage(Random(0))
-    async with process(kv, storage, "m", "bmq") as first:
-        failures: list[str] = []
-        first.on_failed = failures.append
+    failures: list[str] = []
+    async with process(kv, storage, "m", "bmq", failures.append) as first:
         await until(lambda: "m" in first.view.members and not first.view.members["m"].is_starting)
         assert first.view.members["m"].hdfs_user == "bmq"
         with pytest.raises(JoinRefused, match="is the HDFS user alice, and the member m is bmq"):
@@ -92,9 +97,9 @@ async def test_a_second_user_is_refused_at_its_start_and_the_first_goes_on(name:
 
 async def test_of_two_that_join_at_once_one_ends() -> None:
     kv, storage = MemoryKeyValue(MemoryStore()), MemoryStorage(Random(0))
-    member = ClusterMember(CONFIG, OwnedFileSystem(storage, "m", "bmq"), kv, SystemClock(), "m")
     failures: list[str] = []
-    member.on_failed = failures.append
+    fs = OwnedFileSystem(storage, "m", "bmq")
+    member = ClusterMember(CONFIG, fs, kv, SystemClock(), "m", on_failed=failures.append)
     await member.join()
     other = replace(OWN, incarnation="a", hdfs_user="alice")
     await kv.commit([], [Put(member_key(CONFIG.cluster, "a"), encode_member(other))])
