@@ -66,29 +66,27 @@ class ClientSecurity:
             {name: each.get("max.connection.creation.rate") for name, each in config.listener_security().items()},
         )  # fmt: skip
         self.connection_bounds = ConnectionBounds(self.client_quotas)
-        self.gates: dict[str, AuthenticationGate] = {}
-        """The authentication gates of SASL listeners, by name: each is the listener's dispatch."""
 
     def make_gates(
         self, endpoints: Mapping[str, Dispatch], metrics: PortCounters, audit: Audit
     ) -> dict[str, AuthenticationGate]:
-        """Make the gates before the endpoints of SASL listeners, and return them by the listeners' names.
+        """Return a gate before the endpoint of each SASL listener, by the listeners' names, to be started.
 
         Raises ConfigError if a mechanism's setting is wrong.
         """
         config = self._config
-        if PROXY in config.roles:
-            accounts = TokenAccounts(self.tokens) if self.tokens is not None else None
-            self.gates = {
-                name: make_gate(
-                    endpoints[name], security, self._clock, metrics,
-                    delay_ms=config.connection_failed_authentication_delay_ms, users=self.scram_users, tokens=accounts,
-                    audit=audit,
-                )
-                for name, security in config.listener_security().items()
-                if security.has_sasl
-            }  # fmt: skip
-        return self.gates
+        if PROXY not in config.roles:
+            return {}
+        accounts = TokenAccounts(self.tokens) if self.tokens is not None else None
+        return {
+            name: make_gate(
+                endpoints[name], security, self._clock, metrics,
+                delay_ms=config.connection_failed_authentication_delay_ms, users=self.scram_users, tokens=accounts,
+                audit=audit,
+            )
+            for name, security in config.listener_security().items()
+            if security.has_sasl
+        }  # fmt: skip
 
     async def start(self) -> None:
         """Start following the store.  The caller must ``close`` this even if it fails.
@@ -105,8 +103,6 @@ class ClientSecurity:
             await self.tokens.start()
         if PROXY in config.roles or "basic" in config.http_authentication:
             await self.scram_users.start()
-        for gate in self.gates.values():
-            await gate.start()
 
     async def close(self) -> None:
         """Stop following.  All parts are closed even if one fails; its error is raised at the end.  Idempotent."""
@@ -118,8 +114,6 @@ class ClientSecurity:
             if self.tokens is not None:
                 parts.push_async_callback(self.tokens.close)
             parts.push_async_callback(self.scram_users.close)
-            for gate in self.gates.values():
-                parts.push_async_callback(gate.close)
 
     @property
     def unreadable(self) -> Mapping[str, str]:

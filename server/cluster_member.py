@@ -115,7 +115,6 @@ class ClusterMember:
     @property
     def root(self) -> ClusterFile:
         """The cluster.json of the root, which ``join`` has checked."""
-        assert self._guard.file is not None, "join comes first"
         return self._guard.file
 
     async def join(self) -> None:

@@ -38,7 +38,7 @@ class Sockets:
         self._kafka: Listener | None = None
         self._internal: Listener | None = None
         self._listeners = self._config.kafka_listeners()
-        self._ports: dict[str, int] = {}
+        self._ports = {each.name: each.port for each in self._listeners}
         """The port of each of Kafka's listeners, by name; the bound one once it listens."""
         node.ports.add(http)
         if PROXY in node.config.roles:
@@ -83,7 +83,6 @@ class Sockets:
             port = await _listen(self._internal, address, "--internal", session=session, tls=tls, plain_session=plain)
             node.joined.is_at(internal=_internal_address(config, port), http=self._http_address())
         if self._kafka is not None:
-            self._ports = {each.name: each.port for each in self._listeners}
             node.views.move(self._addresses())  # for clients that connect before the last socket listens
             setting = "listeners" if config.listeners else "--listen"
             for each in self._listeners:
@@ -97,7 +96,7 @@ class Sockets:
         """Listen on one address of a Kafka listener; return the port.  Raises ConfigError naming the setting."""
         assert self._kafka is not None
         name = address.name
-        gate = self._node.security.gates.get(name)
+        gate = self._node.proxy.gates.get(name)
         return await _listen(
             self._kafka, address, setting, is_shared=is_shared, dispatch=self._node.proxy.dispatches[name],
             on_open=None if gate is None else gate.opened, session=Session(listener=name, protocol=address.protocol),

@@ -34,6 +34,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from enum import Enum, auto
+from typing import NamedTuple
 
 from bmq.controller.store_age import StoreOlder, check_store_age
 from bmq.controller.topics.deletion import deleted_prefix
@@ -89,6 +90,14 @@ def judge(
     return RootVerdict.SERVE if stored.root_id == root_id else RootVerdict.OTHER_ROOT
 
 
+class CheckedRoot(NamedTuple):
+    """A root that belongs to the store; ``root_id`` is "" for a root without a binding."""
+
+    cluster_id: str
+    root_id: str
+    file: ClusterFile
+
+
 class RootGuard:
     """Guard of one process's root: ``check`` before it serves, ``before_join`` each time it joins the cluster."""
 
@@ -98,10 +107,13 @@ class RootGuard:
         self._kv = kv
         self._fs = fs
         self._cluster = cluster
-        self._cluster_id = ""
-        self._root_id = ""
-        self.file: ClusterFile | None = None
+        self._checked: CheckedRoot | None = None
+
+    @property
+    def file(self) -> ClusterFile:
         """The root's cluster.json, once it was checked."""
+        assert self._checked is not None, "the check comes first"
+        return self._checked.file
 
     async def before_join(self) -> None:
         """Check root and store the first time; later only that the store is the same, and no old state.
@@ -109,15 +121,16 @@ class RootGuard:
         Raises WrongCluster the first time and JoinRefused later if they do not belong together; KvError, StorageError
         or FormatError if they cannot be read.
         """
-        if self._root_id:
-            await self._check_again()
-        elif self._cluster_id:  # served without a binding so far; now there may be room for root.json
+        checked = self._checked
+        if checked is None:
+            await self.check()
+        elif checked.root_id:
+            await self._check_again(checked)
+        else:  # served without a binding so far; now there may be room for root.json
             try:
                 await self.check()
             except (WrongCluster, UnsupportedLevel) as error:
                 raise JoinRefused(str(error)) from error
-        else:
-            await self.check()
 
     async def check(self) -> ClusterFile:
         """Check root and store; write a new cluster's files, bind the root, and return its ``cluster.json``.
@@ -131,7 +144,8 @@ class RootGuard:
         until = loop.time() + STORAGE_PATIENCE_S
         while True:
             try:
-                return await self._check()
+                self._checked = await self._check()
+                return self._checked.file
             except StorageUnavailable as error:
                 if loop.time() >= until:
                     raise
@@ -141,7 +155,7 @@ class RootGuard:
                 )
             await asyncio.sleep(STORAGE_RETRY_S)
 
-    async def _check(self) -> ClusterFile:
+    async def _check(self) -> CheckedRoot:
         kv, fs = self._kv, self._fs
         cluster_id = await patiently(lambda: find_cluster_id(kv, self._cluster))
         stored = await patiently(lambda: read_root(kv, self._cluster))
@@ -165,24 +179,22 @@ class RootGuard:
                     layout.ROOT,
                     extra=fields(path=self._url, error=error),
                 )
-                self._cluster_id, self.file = cluster_id, found
-                return found
+                return CheckedRoot(cluster_id, "", found)
             own = RootRecord(root_id=root_id, url=self._url, has_levels=found.has_levels)
             stored = await patiently(lambda: bind_root(kv, self._cluster, own))
         assert stored is not None, "the root is bound"
         if stored.root_id != root_id:
             raise WrongCluster(_other_root(self._url, root_id, cluster_id, stored))
-        self._cluster_id, self._root_id, self.file = cluster_id, root_id, found
-        return found
+        return CheckedRoot(cluster_id, root_id, found)
 
-    async def _check_again(self) -> None:
+    async def _check_again(self, checked: CheckedRoot) -> None:
         """Check that the store is still the one of the first check: it may have been rebuilt or replaced."""
         entry = await self._kv.get(cluster_id_key(self._cluster))
-        if entry is None or entry.value.decode("ascii", "replace") != self._cluster_id:
+        if entry is None or entry.value.decode("ascii", "replace") != checked.cluster_id:
             now = "empty or being rebuilt" if entry is None else "that of another cluster"
-            raise JoinRefused(f"the metadata store of cluster {self._cluster_id} is now {now}")
+            raise JoinRefused(f"the metadata store of cluster {checked.cluster_id} is now {now}")
         stored = await read_root(self._kv, self._cluster)
-        if stored is not None and stored.root_id != self._root_id:
+        if stored is not None and stored.root_id != checked.root_id:
             raise JoinRefused(f"the cluster is now served from {stored.url} (root {stored.root_id}), not {self._url}")
         await self._check_age_again()
 

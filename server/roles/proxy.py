@@ -135,7 +135,9 @@ class ProxyRole:
             for name, endpoint in self.client_endpoints.items()
         }
         """The dispatch of clients' requests, by listener."""
-        self.dispatches.update(security.make_gates(self.dispatches, port, self.audit))
+        self.gates = security.make_gates(self.dispatches, port, self.audit)
+        """The authentication gates of SASL listeners, by name: each is the listener's dispatch."""
+        self.dispatches.update(self.gates)
         self._relay: Relay | None = None
         self._lookouts: tuple[Reports, UnreachableBrokers] | tuple[()] = ()
         if PROXY in config.roles:
@@ -174,7 +176,9 @@ class ProxyRole:
     # ---------------------------------------------------------------------------------------------------------- life
 
     async def start(self) -> None:
-        """Begin to look for owners and members."""
+        """Begin to authenticate clients, and to look for owners and members."""
+        for gate in self.gates.values():
+            await gate.start()
         if self.audit_log is not None:
             self.audit_log.start()
         self.remote_owners.start()
@@ -203,6 +207,8 @@ class ProxyRole:
         All parts are closed even if one fails; its error is raised at the end.
         """
         async with contextlib.AsyncExitStack() as parts:  # closed from the last to the first
+            for gate in self.gates.values():
+                parts.push_async_callback(gate.close)
             parts.push_async_callback(self.remote_owners.close)
             if self.new_leaders is not None:
                 parts.push_async_callback(self.new_leaders.close)

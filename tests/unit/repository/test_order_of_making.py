@@ -20,17 +20,13 @@ ROOT = Path(__file__).resolve().parents[3]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 PLACES = {
-    "server/client_security.py: ClientSecurity.make_gates: self.gates": "gates need endpoints, made of this object",
-    "server/listeners.py: Sockets.open: self._ports": "ports are known once the sockets listen",
     "server/node.py: Node._give_clients_up: self.counters.clients_given_up": "a counter: counting is its use",
     "server/process.py: Leaving.begin: self._before": "a life cycle: None until the drain begins",
     "server/queries/cluster_history.py: ClusterHistory._arm: self._timer": "a timer between start and stop",
     "server/queries/cluster_history.py: ClusterHistory.stop: self._timer": "a timer between start and stop",
     "server/queries/counts.py: Counts._count: self.partitions_by_state": "the last count: empty before the first",
     "server/queries/storage_room.py: StorageRoom._read: self.known": "the last reading: None before the first",
-    "server/root_guard.py: RootGuard._check: self._cluster_id": "a life cycle: empty until the root is checked",
-    "server/root_guard.py: RootGuard._check: self._root_id": "a life cycle: empty until the root is bound",
-    "server/root_guard.py: RootGuard._check: self.file": "a life cycle: None until the root is checked",
+    "server/root_guard.py: RootGuard.check: self._checked": "the root is checked when the process joins",
 }
 """The places that are left, each with its reason.  No place joins them: use a constructor argument, the right order of
 making, or a small object that both sides take.  A field of a life cycle is private to its class and to its methods."""

@@ -27,9 +27,9 @@ class FakeNode:
 
     def __init__(self, leaves_s: float, config: NodeConfig = CONFIG) -> None:
         self.config = config
-        self.proxy = SimpleNamespace(endpoint=None, dispatches={"PLAINTEXT": None}, audit=NO_AUDIT)
+        self.proxy = SimpleNamespace(endpoint=None, dispatches={"PLAINTEXT": None}, audit=NO_AUDIT, gates={})
         self.client_port = PortCounters()
-        self.security = SimpleNamespace(connection_rates=NO_RATES, connection_bounds=NO_BOUNDS, gates={})
+        self.security = SimpleNamespace(connection_rates=NO_RATES, connection_bounds=NO_BOUNDS)
         self.joined = SimpleNamespace(standstill=None)
         self.ports = Ports()
         self.events: list[str] = []
