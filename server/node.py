@@ -52,7 +52,7 @@ from bmq.server.queries.collected_metrics import Collected
 from bmq.server.queries.storage_room import StorageRoom
 from bmq.server.roles.broker import BrokerRole
 from bmq.server.roles.controller import ControllerRole
-from bmq.server.roles.coordinator import CoordinatorRole
+from bmq.server.roles.coordinator import CoordinatorRole, coordinator_context
 from bmq.server.roles.parts import Parts
 from bmq.server.roles.proxy import ProxyRole
 from bmq.server.roles.transactions import make_transactions
@@ -134,7 +134,7 @@ class Node:
             pool=self.pool, fetches=FetchContext(config, self.catalog, self.pool),
             verifier=PartitionVerifier(self.view, self.catalog, joined.peers),
             group_markers=GroupMarkers(self.view, joined.peers), security=self.security,
-            tracing=Tracing(tracer) if tracer is not None else None, on_failed=joined.on_failed,
+            tracing=Tracing(tracer) if tracer is not None else None,
         )  # fmt: skip
         self.broker: BrokerRole | None = None
         if BROKER in config.roles:
@@ -148,8 +148,9 @@ class Node:
         self.producer_ids = ProducerIds(kv, config.cluster, rebuild_count=joined.root.rebuild_count)
         self.coordinator: CoordinatorRole | None = None
         if COORDINATOR in config.roles:
-            transactions = partial(make_transactions, parts, self.admin, offsets_topic, self.producer_ids)
-            self.coordinator = CoordinatorRole(parts, self.broker, offsets_topic, transactions)
+            context = coordinator_context(parts, self.broker)
+            transactions = make_transactions(parts, self.admin, offsets_topic, self.producer_ids, context)
+            self.coordinator = CoordinatorRole(parts, context, offsets_topic, transactions)
         self.proxy = ProxyRole(
             parts, self.views, self.client_requests, self.client_port, self.log_levels, self.admin, offsets_topic,
             self.producer_ids, broker=self.broker, controller=self.controller, coordinator=self.coordinator,

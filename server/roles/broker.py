@@ -69,7 +69,7 @@ class BrokerRole:
                 filters=RecordFilters(COMPILED_FILTERS),
                 offload=asyncio.to_thread,
                 pace=Pace(),
-                on_failed=parts.on_failed,
+                on_failed=joined.on_failed,
             ),
             cluster=config.cluster,
             clock=parts.clock,

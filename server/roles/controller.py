@@ -48,7 +48,7 @@ class ControllerRole:
         joined, members = parts.joined, PeerMemberClient(parts.joined.peers)
         self.controller = Controller(
             parts.config, parts.kv, joined.view, parts.catalog, members, parts.clock,
-            make_parts=self._make_parts, on_failed=parts.on_failed,
+            make_parts=self._make_parts, on_failed=joined.on_failed,
             since_outage_s=lambda: joined.membership.since_outage_s, rebuild_count=parts.files.rebuild_count,
         )  # fmt: skip
         self.service = AdminService(self.controller, joined.view, LeaderAdmin(self.controller, parts.catalog, members))

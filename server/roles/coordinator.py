@@ -25,32 +25,38 @@ from bmq.server.roles.broker import BrokerRole
 from bmq.server.roles.parts import Parts
 
 
+def coordinator_context(parts: Parts, broker: BrokerRole | None) -> CoordinatorContext:
+    """Return the context of the process's coordinators.
+
+    Shards whose partition ``broker`` owns are written and read in this process.
+    """
+    view, remote = parts.joined.view, RemoteShardLogs(parts.joined.view, parts.catalog, parts.joined.peers)
+    logs: ShardLogs = remote
+    if broker is not None:
+        logs = RoutedShardLogs(view, parts.catalog, broker.shard_logs, remote)
+    return CoordinatorContext(
+        settings=CoordinatorSettings.of(parts.config), clock=parts.clock, logs=logs, catalog=parts.catalog, view=view,
+        bounds=parts.security.client_quotas,
+    )  # fmt: skip
+
+
 class CoordinatorRole:
     """The coordinator role of one process.  ``start`` it once catalog and view are loaded."""
 
     def __init__(
         self,
         parts: Parts,
-        broker: BrokerRole | None,
+        context: CoordinatorContext,
         offsets_topic: Callable[[], Awaitable[Topic]],
-        make_transactions: Callable[[CoordinatorContext], TransactionApis],
+        transactions: TransactionApis,
     ) -> None:
         """Make the role; ``offsets_topic`` returns ``__consumer_offsets``, and creates it if it is missing.
 
-        Shards whose partition ``broker`` owns are written and read in this process.  ``make_transactions`` returns the
-        transaction coordinator.
+        The coordinators of all kinds, as ``transactions``, have the same ``context``.
         """
         joined = parts.joined
-        remote = RemoteShardLogs(joined.view, parts.catalog, joined.peers)
-        logs: ShardLogs = remote
-        if broker is not None:
-            logs = RoutedShardLogs(joined.view, parts.catalog, broker.shard_logs, remote)
-        context = CoordinatorContext(
-            settings=CoordinatorSettings.of(parts.config), clock=parts.clock, logs=logs, catalog=parts.catalog,
-            view=joined.view, bounds=parts.security.client_quotas,
-        )  # fmt: skip
         self.coordinator = Coordinator(context, offsets_topic, parts.verifier)
-        self.transactions = make_transactions(context)
+        self.transactions = transactions
         self._kinds: Sequence[KindCoordinator[Any]] = (self.coordinator, self.transactions)
         """The kinds in the order in which they start and drain; they close from the last to the first."""
         self._forwarding = Forwarding(

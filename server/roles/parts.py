@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from bmq.coordinator.group_markers import GroupMarkers
@@ -43,5 +42,3 @@ class Parts:
     security: ClientSecurity
     tracing: Tracing | None
     """Wrappers of a process that traces requests; None otherwise."""
-    on_failed: Callable[[str], None]
-    """Called with the reason when the process must end and be started again."""

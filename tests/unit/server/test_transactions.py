@@ -30,8 +30,6 @@ from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
 from bmq.server import node as node_module
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.node import Node
-from bmq.server.roles import coordinator as coordinator_role
-from bmq.server.roles.broker import BrokerRole
 from bmq.server.roles.parts import Parts
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClient
@@ -115,23 +113,17 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """Yield a process once the level is in force."""
     made: list[StoredTransactions] = []
 
-    def make_role(
-        parts: Parts, broker: BrokerRole, offsets_topic: Any, real: object
-    ) -> coordinator_role.CoordinatorRole:
+    def make(parts: Parts, admin: Any, offsets_topic: Any, ids: Any, context: CoordinatorContext) -> TransactionApis:
         async def topic() -> Topic:
             found = parts.catalog.topics.get(TRANSACTIONS_TOPIC)
             if found is None:
                 raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the proxy creates it")
             return found
 
-        def make(context: CoordinatorContext) -> TransactionApis:
-            shards = StoredShards(context, topic)
-            made.append(StoredTransactions(parts, shards))
-            return cast(TransactionApis, made[0])
+        made.append(StoredTransactions(parts, StoredShards(context, topic)))
+        return cast(TransactionApis, made[0])
 
-        return coordinator_role.CoordinatorRole(parts, broker, offsets_topic, make)
-
-    monkeypatch.setattr(node_module, "CoordinatorRole", make_role)
+    monkeypatch.setattr(node_module, "make_transactions", make)
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
     async with single_node(NodeConfig(), fs, kv) as node:
         node.is_at({"PLAINTEXT": Address(host="here", port=9092)})
