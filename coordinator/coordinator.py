@@ -27,11 +27,13 @@ from bmq.core.transaction_answers import Verifier
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import Topic
 from bmq.meta.proxy_addresses import Proxies
-from bmq.meta.shard_kinds import ShardId
+from bmq.meta.shard_kinds import GROUPS, ShardId
 
 
 class Coordinator(KindCoordinator[GroupShards]):
     """The ``api.LocalCoordinator``: groups and offsets of this process's shards."""
+
+    kind = GROUPS
 
     def __init__(self, context: CoordinatorContext, topic: Callable[[], Awaitable[Topic]], verify: Verifier) -> None:
         """``topic`` returns ``__consumer_offsets`` and creates it if it is missing; it raises RequestError if that is

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from bmq.coordinator.api import ClientInfo, LocalTransactionCoordinator
-from bmq.coordinator.coordinator import Coordinator
+from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.routed_api import KindApis
 from bmq.coordinator.routing import GROUP_APIS
+from bmq.coordinator.shard.kind_coordinator import KindCoordinator
 from bmq.coordinator.transaction_routing import TRANSACTION_APIS
 from bmq.core.aio.waiters import Waiters
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -43,6 +43,8 @@ from bmq.core.wire.large import is_large
 from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
 from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS, ShardId, ShardKind, shard_of_code
 
+APIS: Mapping[ShardKind, KindApis] = {GROUPS: GROUP_APIS, TRANSACTIONS: TRANSACTION_APIS}
+"""The forwarded APIs of each kind: they call methods of its coordinator."""
 NEWS_WAIT_S = 0.5
 """Wait for the view to show the ownership that a request expects; after it the proxy must find the owner again."""
 REASON_MAX = 1_000
@@ -79,22 +81,11 @@ class Forwarding:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        coordinators: Iterable[KindCoordinator[Any]],
         view: ClusterView,
-        *,
-        transactions: LocalTransactionCoordinator | None = None,
-        shards_not_loaded: Callable[[], Mapping[ShardId, str]] | None = None,
     ) -> None:
-        """``transactions``: the process's transaction coordinator, if it has one.
-
-        ``shards_not_loaded`` returns the reason by shard, for the process's shards of all kinds that are not loaded;
-        None if the process has groups alone.
-        """
-        self._coordinator = coordinator
-        self._served: dict[ShardKind, tuple[KindApis, Any]] = {GROUPS: (GROUP_APIS, coordinator)}
-        if transactions is not None:
-            self._served[TRANSACTIONS] = TRANSACTION_APIS, transactions
-        self._shards_not_loaded = shards_not_loaded or coordinator.shards_not_loaded
+        """Serve the kinds of ``coordinators``, and refuse requests about shards of every other kind."""
+        self._served = {each.kind: each for each in coordinators}
         self._view = view
         self._changes = Waiters()  # requests that wait for the view to change
         self._unsubscribe: Callable[[], None] = view.subscribe(self._view_changed)
@@ -117,7 +108,7 @@ class Forwarding:
             raise RequestError(
                 ErrorCode.NOT_COORDINATOR, f"this process does not own all shards of {request.ownerships} yet"
             )
-        apis, coordinator = served
+        apis = APIS[served.kind]
         try:
             message = await _decode(request.api_key, request.api_version, memoryview(request.body))
         except FormatError as error:
@@ -125,9 +116,9 @@ class Forwarding:
         client = ClientInfo(request.client_id, request.client_host, request.principal, dict(request.topic_ids))
         if request.api_key == apis.listing.key:
             shards = {shard.number for shard in expected if shard}
-            response = await apis.listing.call(coordinator, message, client, shards)
+            response = await apis.listing.call(served, message, client, shards)
         elif request.api_key in apis.routed:
-            response = apis.routed[request.api_key].call(coordinator, message, client)
+            response = apis.routed[request.api_key].call(served, message, client)
             if inspect.isawaitable(response):
                 response = await response
         else:
@@ -138,8 +129,8 @@ class Forwarding:
     async def end_transactions(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """End transactions in groups' shards, and return the encoded response with a code for each shard.
 
-        The code is NOT_COORDINATOR if a shard is not this process's, else as ``Coordinator.end_transaction`` returns.
-        Raises FormatError if ``body`` is not an EndGroupTransactionsRequest.
+        The code is NOT_COORDINATOR if a shard is not this process's, else as ``KindCoordinator.end_transaction``
+        returns.  Raises FormatError if ``body`` is not an EndGroupTransactionsRequest.
         """
         ends = EndGroupTransactionsRequest.decode(body).ends()
         codes = await asyncio.gather(*(self._end(marker, *ownership) for marker, ownership in ends))
@@ -147,21 +138,22 @@ class Forwarding:
 
     async def _end(self, marker: TransactionMarker, code: int, expected: int) -> ErrorCode:
         shard = shard_of_code(code)
-        if shard is None or shard.kind is not GROUPS or not await self._is_ours({shard: expected}):
+        served = self._served.get(shard.kind) if shard is not None else None
+        if shard is None or served is None or not await self._is_ours({shard: expected}):
             return ErrorCode.NOT_COORDINATOR
-        return await self._coordinator.end_transaction(shard.number, marker)
+        return await served.end_transaction(shard.number, marker)
 
     def list_not_loaded(self, body: memoryview, call: InternalCall) -> list[Buffer]:
         """Return the encoded list of this process's shards that are not loaded, each with its reason, cut to
         ``REASON_MAX`` characters.  Raises FormatError if ``body`` is not a ShardsNotLoadedRequest."""
         ShardsNotLoadedRequest.decode(body)
-        shards = self._shards_not_loaded()
+        shards = {shard: why for served in self._served.values() for shard, why in served.shards_not_loaded().items()}
         return ShardsNotLoadedResponse(
             shards=tuple((shard.code, why[:REASON_MAX]) for shard, why in sorted(shards.items()))
         ).encode()
 
-    def _served_kind(self, expected: Mapping[ShardId | None, int]) -> tuple[KindApis, Any] | None:
-        """Return the APIs and the coordinator of the kind of all shards; None if it is not served here.
+    def _served_kind(self, expected: Mapping[ShardId | None, int]) -> KindCoordinator[Any] | None:
+        """Return the coordinator of the kind of all shards; None if it is not served here.
 
         None among ``expected`` is a shard of a kind that a later version knows.
         """

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.manager import Shards
-from bmq.meta.shard_kinds import ShardId
+from bmq.core.errors import ErrorCode
+from bmq.core.records.control import TransactionMarker
+from bmq.meta.shard_kinds import ShardId, ShardKind
 
 K = TypeVar("K", bound=Shards[Any])
 
@@ -19,6 +21,8 @@ async def _no_parts() -> None:
 
 class KindCoordinator(Generic[K]):
     """The coordinator of one kind in this process.  A subclass serves the kind's requests over ``shards``."""
+
+    kind: ClassVar[ShardKind]
 
     def __init__(self, shards: K, close_parts: Callable[[], Awaitable[None]] = _no_parts) -> None:
         """``close_parts`` closes what the shards use, once they have ended."""
@@ -50,6 +54,13 @@ class KindCoordinator(Generic[K]):
     def abandon(self) -> None:
         """Close all shards without waiting, as a process that dies does.  For simulations."""
         self.shards.close()
+
+    async def end_transaction(self, partition: int, marker: TransactionMarker) -> ErrorCode:
+        """End a transaction in the shard of a partition, and return the result of the marker.
+
+        Here it is NOT_COORDINATOR.  Only a kind whose shards transactions write to has another result.
+        """
+        return ErrorCode.NOT_COORDINATOR
 
     def shards_not_loaded(self) -> dict[ShardId, str]:
         """Return why shards of this process are not served, by shard.  For operators."""

@@ -34,7 +34,7 @@ from bmq.core.wire import messages as m
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.group_placement import shard_of
 from bmq.meta.kv import KvError
-from bmq.meta.shard_kinds import ShardId, may_be_in_transactions
+from bmq.meta.shard_kinds import TRANSACTIONS, ShardId, may_be_in_transactions
 
 FENCED_SINCE = {"InitProducerId": 4, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2, "EndTxn": 2}
 """First version of each API with PRODUCER_FENCED."""
@@ -67,6 +67,8 @@ class _Addition(NamedTuple):
 
 class TransactionApis(KindCoordinator[TransactionShards]):
     """The ``TransactionCoordinator`` of this process, for the shards that it owns."""
+
+    kind = TRANSACTIONS
 
     def __init__(
         self,

@@ -59,9 +59,7 @@ class CoordinatorRole:
         self.transactions = transactions
         self._kinds: Sequence[KindCoordinator[Any]] = (self.coordinator, self.transactions)
         """The kinds in the order in which they start and drain; they close from the last to the first."""
-        self._forwarding = Forwarding(
-            self.coordinator, joined.view, transactions=self.transactions, shards_not_loaded=self.shards_not_loaded
-        )
+        self._forwarding = Forwarding(self._kinds, joined.view)
         self._standstill = joined.standstill
         joined.standstill.on_doubt.add(lambda _: self._doubt())
         joined.endpoint.register(ForwardRequest, self._forwarding.handle)

@@ -349,7 +349,7 @@ class CoordinatorProcess:
 
     async def start(self) -> None:
         await self.coordinator.start()
-        self.forwarding = Forwarding(self.coordinator, self.view)
+        self.forwarding = Forwarding((self.coordinator,), self.view)
         self.endpoint.register(ForwardRequest, self.forwarding.handle)
         self.endpoint.register(EndGroupTransactionsRequest, self.forwarding.end_transactions)
 

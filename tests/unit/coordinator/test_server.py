@@ -10,6 +10,7 @@ import pytest
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.routed_api import ready_request
 from bmq.coordinator.server import Forwarding, ForwardVerdict, judge
+from bmq.coordinator.transaction_shard.transactions import TransactionApis
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.records.control import TransactionMarker
 from bmq.core.rpc.messages.coordinator import (
@@ -22,7 +23,7 @@ from bmq.core.rpc.messages.markers import MARKERS_MAX, EndGroupTransactionsReque
 from bmq.core.wire import messages as m
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.meta.cluster.view import ShardOwner
-from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS, ShardId
+from bmq.meta.shard_kinds import GROUPS, TRANSACTIONS, ShardId, ShardKind
 from tests.harness.members import OneView
 from tests.unit.coordinator.txn_requests import marker_of
 
@@ -48,19 +49,22 @@ def test_a_request_is_served_at_its_ownership_number_or_a_later_one_of_this_proc
 
 
 class FakeCoordinator:
-    """A group or transaction coordinator that names itself."""
+    """A group or transaction coordinator that names its kind."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, kind: ShardKind, not_loaded: dict[ShardId, str]) -> None:
+        self.kind = kind
+        self._not_loaded = not_loaded
 
     def shards_not_loaded(self) -> dict[ShardId, str]:
-        return {ShardId(GROUPS, 3): "it hangs"}
+        return self._not_loaded
 
     async def end_transaction(self, partition: int, marker: TransactionMarker) -> ErrorCode:
+        if self.kind is TRANSACTIONS:
+            return await TransactionApis.end_transaction(cast(Any, self), partition, marker)
         return ErrorCode.INVALID_PRODUCER_EPOCH if partition else ErrorCode.NONE
 
     async def ready(self, key: str) -> None:
-        raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self._name} {key}")
+        raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.kind.name} {key}")
 
     async def list_transactions_of(self, request: Any, client: ClientInfo, shards: Set[int]) -> Any:
         return m.ListTransactionsResponse(
@@ -70,14 +74,10 @@ class FakeCoordinator:
 
 def forwarding(*, transactions: bool = True) -> Forwarding:
     """Return the internal API of a process that has the first shards of both kinds."""
-    view = OneView("me")
-    coordinator, other = cast(Any, FakeCoordinator("groups")), cast(Any, FakeCoordinator("transactions"))
-    return Forwarding(
-        coordinator,
-        cast(Any, view),
-        transactions=other if transactions else None,
-        shards_not_loaded=lambda: {ShardId(TRANSACTIONS, 1): "no owner", ShardId(GROUPS, 3): "it hangs"},
-    )
+    kinds = [FakeCoordinator(GROUPS, {ShardId(GROUPS, 3): "it hangs"})]
+    if transactions:
+        kinds.append(FakeCoordinator(TRANSACTIONS, {ShardId(TRANSACTIONS, 1): "no owner"}))
+    return Forwarding(cast(Any, kinds), cast(Any, OneView("me")))
 
 
 async def forward(served: Forwarding, request: Any, *shards: ShardId) -> Any:

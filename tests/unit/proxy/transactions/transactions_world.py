@@ -9,8 +9,8 @@ from itertools import count
 from typing import Any, cast
 
 from bmq.coordinator.api import ClientInfo, LocalTransactionCoordinator
-from bmq.coordinator.coordinator import Coordinator
 from bmq.coordinator.server import Forwarding
+from bmq.coordinator.transaction_shard.transactions import TransactionApis
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.messages.coordinator import ForwardRequest
 from bmq.core.rpc.peers import Peers
@@ -36,6 +36,8 @@ def id_of(shard: int, number: int = 0) -> str:
 
 class FakeTransactions:
     """A ``LocalTransactionCoordinator``: shards that the view gives to its process; ids with what was added to them."""
+
+    kind = TRANSACTIONS
 
     def __init__(self, view: View, shards: int = SHARDS) -> None:
         self.calls: list[str] = []
@@ -151,19 +153,12 @@ class FakeTransactions:
         return m.ListTransactionsResponse(error_code=code, unknown_state_filters=unknown, transaction_states=listed)
 
 
-class FakeGroups:
-    """The group coordinator of a process without groups."""
-
-    def shards_not_loaded(self) -> dict[ShardId, str]:
-        return {}
-
-
 class CoordinatorProcess:
     def __init__(self, network: Network, name: str) -> None:
         self.view = View(name)
         self.transactions = FakeTransactions(self.view)
         local: LocalTransactionCoordinator = self.transactions
-        self.forwarding = Forwarding(cast(Coordinator, FakeGroups()), self.view, transactions=local)
+        self.forwarding = Forwarding((cast(TransactionApis, local),), self.view)
         network.join(name).register(ForwardRequest, self.forwarding.handle)
 
 
