@@ -227,7 +227,7 @@ class Controller:
                 raise result
 
     def _shards(self, kind: ShardKind) -> int:
-        return shard_count(kind, self._catalog, self._config.offsets_topic_num_partitions)
+        return shard_count(kind, self._catalog, self._config)
 
     # ---------------------------------------------------------------------------------------------------------- news
 

@@ -39,7 +39,7 @@ from bmq.meta.catalog import Catalog
 from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ClusterView
 from bmq.meta.group_placement import shard_of
-from bmq.meta.shard_kinds import TRANSACTIONS, ShardId, shard_count
+from bmq.meta.shard_kinds import TRANSACTIONS, ShardId, present_shards
 
 VERSION = 5
 """Version of AddPartitionsToTxn: with TRANSACTION_ABORTABLE."""
@@ -130,7 +130,7 @@ class PartitionVerifier:
         Returns for each its code, and a lower bound of the number of the coordinator's ownership of its shard.
         """
         names = {key: topic.name for key in keys if (topic := self._catalog.by_id(key.topic_id)) is not None}
-        count = shard_count(TRANSACTIONS, self._catalog, 0)
+        count = present_shards(TRANSACTIONS, self._catalog)
         shard = ShardId(TRANSACTIONS, shard_of(transactional_id, count)) if count else ShardId(TRANSACTIONS, 0)
         question = _Question(transactional_id, (producer_id, producer_epoch), keys, names, shard, is_add=add)
         if count and names:

@@ -8,9 +8,11 @@ table and in the code that serves their requests.  All kinds are assigned, route
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bmq.core.config import NodeConfig
 from bmq.meta.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Catalog
 
 _NUMBER_BITS = 24
@@ -29,6 +31,7 @@ class ShardKind:
     | ``code`` | the kind in messages between processes (``ShardId.code``) |
     | ``planned_as`` | the topic id under which the planner sees the shards; no topic has such an id |
     | ``is_in_transactions`` | True if transactions write to the shards, whose coordinators write the markers |
+    | ``early`` | number of shards, by the settings, that are assigned before the topic exists |
     """
 
     name: str
@@ -36,6 +39,7 @@ class ShardKind:
     key: str
     code: int
     is_in_transactions: bool
+    early: Callable[[NodeConfig], int]
 
     @property
     def planned_as(self) -> uuid.UUID:
@@ -45,9 +49,21 @@ class ShardKind:
         return self.code < other.code
 
 
-GROUPS = ShardKind(name="groups", topic=OFFSETS_TOPIC, key="shards", code=0, is_in_transactions=True)
+GROUPS = ShardKind(
+    name="groups",
+    topic=OFFSETS_TOPIC,
+    key="shards",
+    code=0,
+    is_in_transactions=True,
+    early=lambda config: config.offsets_topic_num_partitions,  # so that the first group need not wait
+)
 TRANSACTIONS = ShardKind(
-    name="transactions", topic=TRANSACTIONS_TOPIC, key="transaction-shards", code=1, is_in_transactions=False
+    name="transactions",
+    topic=TRANSACTIONS_TOPIC,
+    key="transaction-shards",
+    code=1,
+    is_in_transactions=False,
+    early=lambda config: 0,
 )
 SHARD_KINDS = (GROUPS, TRANSACTIONS)
 
@@ -77,16 +93,15 @@ def shard_of_code(code: int) -> ShardId | None:
     return ShardId(kind, code & (1 << _NUMBER_BITS) - 1) if kind is not None else None
 
 
-def shard_count(kind: ShardKind, catalog: Catalog, groups: int) -> int:
-    """Return the number of a kind's shards: the partitions of its topic.
-
-    ``groups`` is the number of groups' shards while their topic does not exist.  Groups' shards are assigned before
-    their topic is created, so that the first group need not wait.  Other kinds have no shards before their topic.
-    """
+def present_shards(kind: ShardKind, catalog: Catalog) -> int:
+    """Return the number of partitions of a kind's topic; 0 if the topic does not exist."""
     topic = catalog.topics.get(kind.topic)
-    if topic is not None:
-        return topic.partitions
-    return groups if kind is GROUPS else 0
+    return topic.partitions if topic is not None else 0
+
+
+def shard_count(kind: ShardKind, catalog: Catalog, config: NodeConfig) -> int:
+    """Return the number of a kind's shards: the partitions of its topic, or ``early`` before the topic exists."""
+    return present_shards(kind, catalog) or kind.early(config)
 
 
 def planned_kind(topic_id: uuid.UUID) -> ShardKind | None:

@@ -20,7 +20,7 @@ class ListenerViews:
     def __init__(self, config: NodeConfig, view: ClusterView, catalog: Catalog) -> None:
         own = ProxyAddress(config.node_id, "", 0, config.zone)
         self._proxies = {
-            listener.name: ClusterProxies(own, view, catalog, config.offsets_topic_num_partitions, listener.name)
+            listener.name: ClusterProxies(own, view, catalog, config, listener.name)
             for listener in config.kafka_listeners()
         }
         self.by_name = {name: ProxyView(config=config, proxies=proxies) for name, proxies in self._proxies.items()}

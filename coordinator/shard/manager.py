@@ -31,7 +31,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import Topic, TopicChange
 from bmq.meta.cluster.view import ViewChange
 from bmq.meta.group_placement import shard_of, shards_of
-from bmq.meta.shard_kinds import ShardId, ShardKind, shard_count
+from bmq.meta.shard_kinds import ShardId, ShardKind, present_shards
 
 A = TypeVar("A", bound=ActiveShard[Any])
 
@@ -100,7 +100,7 @@ class Shards(ABC, Generic[A]):
 
     def shard_of(self, key: str) -> ShardId:
         """Return the key's shard, also before the topic exists."""
-        count = self._count or shard_count(self._kind, self._context.catalog, 0) or self._partitions
+        count = self._count or present_shards(self._kind, self._context.catalog) or self._partitions
         return ShardId(self._kind, shard_of(key, count))
 
     async def serving(self, key: str) -> A:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey
 from bmq.core.net.listener_config import PLAINTEXT
 from bmq.meta.catalog import Catalog, TopicChange
@@ -31,12 +32,9 @@ class ClusterProxies:
     """
 
     def __init__(
-        self, own: ProxyAddress, view: ClusterView, catalog: Catalog, shards: int, listener: str = PLAINTEXT
+        self, own: ProxyAddress, view: ClusterView, catalog: Catalog, config: NodeConfig, listener: str = PLAINTEXT
     ) -> None:
-        """Follow ``view`` and ``catalog``.
-
-        ``shards``: partitions of ``__consumer_offsets`` if it does not exist yet.
-        """
+        """Follow ``view`` and ``catalog``; ``config`` has the numbers of shards whose topic does not exist yet."""
         self._listener = listener
         self.own = own
         self.version = 0
@@ -44,7 +42,7 @@ class ClusterProxies:
         """Number of changes of the proxies themselves."""
         self._view = view
         self._catalog = catalog
-        self._shards = shards
+        self._config = config
         self._is_member = True
         self._proxies: tuple[ProxyAddress, ...] = (own,)
         self._owners: dict[str, int] = {}
@@ -99,7 +97,7 @@ class ClusterProxies:
         if owner is not None:
             return owner
         kind, number = shard
-        count = max(shard_count(kind, self._catalog, self._shards), number + 1)
+        count = max(shard_count(kind, self._catalog, self._config), number + 1)
         return self._placed(kind, kind.key.encode(), count)[number]
 
     def _placed(self, name: uuid.UUID | ShardKind, seed: bytes, count: int) -> Places:

@@ -212,9 +212,7 @@ class ClusterStatus:
         view, total = self.joined.view, Counter[str]()
         for kind in SHARD_KINDS:
             owned = Counter(owner.incarnation for shard, owner in view.shards.items() if shard.kind is kind)
-            owned[""] += max(
-                0, shard_count(kind, self.catalog, self.config.offsets_topic_num_partitions) - owned.total()
-            )
+            owned[""] += max(0, shard_count(kind, self.catalog, self.config) - owned.total())
             total += owned
         return count_without_owner(total.items(), view.members)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from bmq.core.config import NodeConfig
 from bmq.meta.catalog import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic
 from bmq.meta.shard_kinds import (
     GROUPS,
@@ -13,6 +14,7 @@ from bmq.meta.shard_kinds import (
     kind_of_key,
     kind_of_topic,
     planned_kind,
+    present_shards,
     shard_count,
     shard_of_code,
 )
@@ -50,8 +52,10 @@ def test_shards_have_an_order_and_a_name() -> None:
 
 
 def test_only_the_shards_of_groups_exist_before_their_topic() -> None:
-    catalog = FakeCatalog()
-    assert [shard_count(kind, catalog, 50) for kind in SHARD_KINDS] == [50, 0]
+    catalog, config = FakeCatalog(), NodeConfig(offsets_topic_num_partitions=40)
+    assert [shard_count(kind, catalog, config) for kind in SHARD_KINDS] == [40, 0]
+    assert [present_shards(kind, catalog) for kind in SHARD_KINDS] == [0, 0]
     for number, (name, partitions) in enumerate(((OFFSETS_TOPIC, 7), (TRANSACTIONS_TOPIC, 9))):
         catalog.put(name, Topic(name=name, topic_id=UUID(int=number + 1), partitions=partitions))
-    assert [shard_count(kind, catalog, 50) for kind in SHARD_KINDS] == [7, 9]
+    assert [shard_count(kind, catalog, config) for kind in SHARD_KINDS] == [7, 9]
+    assert [present_shards(kind, catalog) for kind in SHARD_KINDS] == [7, 9]

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from bmq.core.config import NodeConfig
 from bmq.core.features import LevelRange
 from bmq.core.model import PartitionKey
 from bmq.meta.catalog import KvCatalog, Topic, encode_topic, topic_key
@@ -46,7 +47,9 @@ async def test_clients_are_not_sent_to_a_draining_proxy_unless_it_is_alone() -> 
     offsets = Topic(name="__consumer_offsets", topic_id=uuid.UUID(int=2), partitions=50)
     await kv.commit([], [Put(topic_key("c", each.name), encode_topic(each)) for each in (topic, offsets)])
     view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
-    proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
+    proxies = ClusterProxies(
+        ProxyAddress(0, "h0", 9092, "z0"), view, catalog, NodeConfig(offsets_topic_num_partitions=50)
+    )
     await view.start()
     await catalog.start()
     assert [each.node_id for each in proxies.addresses] == [0]
@@ -78,7 +81,9 @@ async def test_clients_are_not_sent_to_a_proxy_without_support_of_a_level_in_for
     """All other members refuse its connections, so it reaches no owner."""
     kv = MemoryKeyValue(MemoryStore())
     view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
-    proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
+    proxies = ClusterProxies(
+        ProxyAddress(0, "h0", 9092, "z0"), view, catalog, NodeConfig(offsets_topic_num_partitions=50)
+    )
     await view.start()
     await catalog.start()
     able = [replace(proxy(number), features=(("f", LevelRange(0, 1)),)) for number in range(2)]
@@ -100,7 +105,9 @@ async def test_a_proxy_that_is_not_a_member_names_the_others_while_there_are_any
     topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=6)
     await kv.commit([], [Put(topic_key("c", topic.name), encode_topic(topic)), put(proxy(0)), put(proxy(1))])
     view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
-    proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
+    proxies = ClusterProxies(
+        ProxyAddress(0, "h0", 9092, "z0"), view, catalog, NodeConfig(offsets_topic_num_partitions=50)
+    )
     await view.start()
     await catalog.start()
     assert not proxies.sends_away
@@ -146,7 +153,9 @@ async def test_clients_get_the_addresses_of_their_listener(listener: str, expect
     topic = Topic(name="t", topic_id=uuid.UUID(int=1), partitions=6)
     await kv.commit([], [Put(topic_key("c", topic.name), encode_topic(topic))])
     view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
-    proxies = ClusterProxies(ProxyAddress(0, "own", 1), view, catalog, 50, listener)
+    proxies = ClusterProxies(
+        ProxyAddress(0, "own", 1), view, catalog, NodeConfig(offsets_topic_num_partitions=50), listener
+    )
     await view.start()
     await catalog.start()
     members = [
@@ -165,7 +174,7 @@ async def test_clients_get_the_addresses_of_their_listener(listener: str, expect
 async def test_an_unknown_partition_is_the_own_proxys_and_is_not_kept() -> None:
     kv = MemoryKeyValue(MemoryStore())
     view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
-    proxies = ClusterProxies(ProxyAddress(0, "h0", 9092), view, catalog, 50)
+    proxies = ClusterProxies(ProxyAddress(0, "h0", 9092), view, catalog, NodeConfig(offsets_topic_num_partitions=50))
     assert proxies.leader_of(PartitionKey(uuid.UUID(int=9), 4)) == 0
     assert proxies.coordinator_of(ShardId(GROUPS, 77)) == 0
 
@@ -194,7 +203,9 @@ async def three_proxies() -> AsyncIterator[tuple[MemoryKeyValue, KvClusterView, 
     await kv.commit([], [Put(topic_key("c", each.name), encode_topic(each)) for each in (T, U)])
     await kv.commit([], [put(each) for each in (*map(whole, range(3)), BROKER)])
     view, catalog = KvClusterView(kv, "c", "p0"), KvCatalog(kv, "c")
-    proxies = ClusterProxies(ProxyAddress(0, "h0", 9092, "z0"), view, catalog, 50)
+    proxies = ClusterProxies(
+        ProxyAddress(0, "h0", 9092, "z0"), view, catalog, NodeConfig(offsets_topic_num_partitions=50)
+    )
     await view.start()
     await catalog.start()
     try:
