@@ -15,7 +15,6 @@ from bmq.coordinator.group.group import Group
 from bmq.coordinator.group.membership_budget import MembershipAccount
 from bmq.coordinator.group.messages import Join, JoinResponse, Now, Respond, Store, Sync, SyncResponse
 from bmq.coordinator.group.states import GroupState
-from bmq.coordinator.group_shard.group_bounds import PastBound
 from bmq.coordinator.group_shard.offsets import slices
 from bmq.coordinator.group_shard.parts import GroupParts
 from bmq.coordinator.group_shard.refused_markers import RefusedMarkers
@@ -25,6 +24,7 @@ from bmq.coordinator.group_shard.verification import CommitTransaction
 from bmq.coordinator.records import CoordinatorRecord, GroupRecord, Offset, OffsetRecord, encode
 from bmq.coordinator.shard.active import Loaded
 from bmq.coordinator.shard.context import ShardContext
+from bmq.coordinator.shard.key_bounds import PastBound
 from bmq.coordinator.shard.log_records import BatchProducer, KeyValue
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.clock import Clock

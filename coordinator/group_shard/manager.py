@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from bmq.coordinator.group.states import GroupState
 from bmq.coordinator.group_shard.active import ActiveGroups
 from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
-from bmq.coordinator.group_shard.group_bounds import GroupBounds
 from bmq.coordinator.group_shard.parts import GroupParts
 from bmq.coordinator.group_shard.shard import GroupShard
 from bmq.coordinator.offsets.committed import Offsets
 from bmq.coordinator.shard.context import CoordinatorContext, ShardContext
+from bmq.coordinator.shard.key_bounds import KeyBounds
 from bmq.coordinator.shard.manager import Shards
 from bmq.coordinator.shard.owned_keys import OwnedKeys
 from bmq.coordinator.shard.response_queue import ResponseQueue
@@ -22,6 +22,7 @@ from bmq.core.records.control import TransactionMarker
 from bmq.core.transaction_answers import Verifier
 from bmq.meta.catalog import Topic
 from bmq.meta.group_placement import shard_of
+from bmq.meta.security.client_quotas import MAX_GROUPS
 from bmq.meta.shard_kinds import GROUPS
 
 
@@ -35,7 +36,13 @@ class GroupShards(Shards[ActiveGroups]):
             GROUPS, context, topic, partitions=settings.shards, expiry_interval_s=settings.expiry_interval_s
         )
         self.parts = GroupParts(
-            bounds=GroupBounds(context.bounds, OwnedKeys(self._loaded, self._coming)),
+            bounds=KeyBounds(
+                context.bounds,
+                OwnedKeys(self._loaded, self._coming),
+                MAX_GROUPS,
+                key="group",
+                remedy="delete groups of the user",
+            ),
             verifier=CommitVerifier(verify, context.catalog),
             budget=ByteBudget(settings.membership_bytes_max),
             answers=ResponseQueue(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bmq.coordinator.group_shard.commit_verifier import CommitVerifier
-from bmq.coordinator.group_shard.group_bounds import GroupBounds
+from bmq.coordinator.shard.key_bounds import KeyBounds
 from bmq.coordinator.shard.response_queue import ResponseQueue
 from bmq.core.aio.byte_budget import ByteBudget
 from bmq.core.aio.turns import StepQueue
@@ -15,7 +15,7 @@ from bmq.core.aio.turns import StepQueue
 class GroupParts:
     """Bounds and queues of one process, made once for all of its shards of groups."""
 
-    bounds: GroupBounds
+    bounds: KeyBounds
     verifier: CommitVerifier
     budget: ByteBudget
     """Memory for the members of all groups."""

@@ -18,9 +18,9 @@ varint length in the same way, -1 or 0 for null::
 Each key and value begins with its version, i16.  Values are always written as version 1, which Kafka reads from 3.5 on:
 version 0 has no place for topic ids.  A marker for a topic that was deleted and created again under its name must not
 end up in the later topic.  By the last epoch a repeated InitProducerId is known after a failover, where Kafka fences
-the producer.  By the principal the id counts for its creator after a failover (``id_bounds``).  An array may name a
-topic twice, with two ids; Kafka reads one topic.  A null value is a tombstone.  Keys of other versions are kept as they
-are: see ``UnknownTransaction``.
+the producer.  By the principal the id counts for its creator after a failover (``shard.key_bounds``).  An array may
+name a topic twice, with two ids; Kafka reads one topic.  A null value is a tombstone.  Keys of other versions are kept
+as they are: see ``UnknownTransaction``.
 """
 
 from __future__ import annotations

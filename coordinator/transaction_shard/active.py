@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from bmq.coordinator.shard.active import ActiveShard, Loaded
 from bmq.coordinator.shard.context import ShardContext
+from bmq.coordinator.shard.key_bounds import PastBound
 from bmq.coordinator.transaction import events as ev
 from bmq.coordinator.transaction.machine import Transaction
 from bmq.coordinator.transaction.partitions import Partitions, work_of
@@ -119,11 +120,19 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         | COORDINATOR_NOT_AVAILABLE | the write takes too long, or there is no producer id now |
         | INVALID_REQUEST | the id is too long for a record |
         | COORDINATOR_LOAD_IN_PROGRESS | the id is new, and its user has a bound and ids in shards that load |
+        | POLICY_VIOLATION | the id is new, and its user may own no further one |
         | UNKNOWN_SERVER_ERROR | the transaction is too large for a record, as in Kafka |
         """
         if isinstance(event, ev.InitProducerId) and self.state.get(transactional_id) is None:
             await self._parts.bounds.wait_known(event.principal)
         deadline = self._deadline()
+        try:
+            return await self._handle(transactional_id, event, deadline)
+        except PastBound as past:
+            await self._refuse(past, transactional_id, deadline)
+            raise
+
+    async def _handle(self, transactional_id: str, event: ev.Event, deadline: float) -> ev.Respond:
         await self.room(deadline)
         effects = self._decide(transactional_id, event)
         if ev.NeedProducerId() in effects:
@@ -138,9 +147,17 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
             await self.settled(transactional_id, deadline)
             if _needs_proof(event, response):
                 await self.prove_again(deadline)
-        if response.error is ErrorCode.POLICY_VIOLATION and isinstance(event, ev.InitProducerId):
-            await self._in_time(self._parts.bounds.refuse(event.principal, transactional_id), deadline)
         return response
+
+    async def _refuse(self, past: PastBound, transactional_id: str, deadline: float) -> None:
+        """Prove that the id is new and its user's bound reached, and log it.
+
+        A former coordinator would take its successor's id for a new id, and end its producer for good.  Raises
+        RequestError as ``settled``, ``prove_again`` and ``OwnedKeys.prove``.
+        """
+        await self.settled(transactional_id, deadline)
+        await self.prove_again(deadline)
+        await self._in_time(self._parts.bounds.refuse(past, transactional_id), deadline)
 
     async def add(self, transactional_id: str, event: ev.AddPartitions) -> ev.Respond:
         """Handle an add as ``handle`` does; wait ``ADD_WAIT_S`` for the end of the transaction before.
@@ -197,13 +214,13 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         return not self.is_closed and value is not None and value.state.is_prepare
 
     def _decide(self, transactional_id: str, event: ev.Event) -> list[ev.Effect]:
-        """Return the effects of an event: POLICY_VIOLATION for a new id past the bound of its principal.
+        """Return the effects of an event.  Raises as ``KeyBounds.check`` for a new id.
 
         The caller performs them in the same turn, so no other id is created in between.
         """
-        value, bounds = self.state.get(transactional_id), self._parts.bounds
-        if value is None and isinstance(event, ev.InitProducerId) and not bounds.may_create(event.principal):
-            return [ev.Respond(ErrorCode.POLICY_VIOLATION)]
+        value = self.state.get(transactional_id)
+        if value is None and isinstance(event, ev.InitProducerId):
+            self._parts.bounds.check(event.principal)
         return Transaction(value).handle(event, self._context.clock.now_ms())
 
     def _perform(self, transactional_id: str, effects: list[ev.Effect]) -> asyncio.Future[None] | None:
@@ -342,7 +359,7 @@ def _needs_proof(event: ev.Event, response: ev.Respond) -> bool:
 
     A former coordinator knows the id's last transaction of its own time only.  It would count the commit of a later
     transaction as a repetition of the last commit, and the later transaction would be aborted by its time-out.  It
-    would refuse a later producer for good.  It would take its successor's id for a new id past the bound of a user.
+    would refuse a later producer for good.
 
     | response | a proof of the last ``FRESH_S`` |
     |---|---|

@@ -6,18 +6,19 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from bmq.coordinator.shard.context import CoordinatorContext, ShardContext
+from bmq.coordinator.shard.key_bounds import KeyBounds
 from bmq.coordinator.shard.manager import Shards
 from bmq.coordinator.shard.owned_keys import OwnedKeys
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.call_room import CallRoom
-from bmq.coordinator.transaction_shard.id_bounds import TransactionalIdBounds
 from bmq.coordinator.transaction_shard.markers import Ending
 from bmq.coordinator.transaction_shard.parts import TransactionParts, WriteMarkers
 from bmq.coordinator.transaction_shard.shard import TransactionShard
 from bmq.core.aio.steps import Steps, batched
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.meta.catalog import Topic
+from bmq.meta.security.client_quotas import MAX_TRANSACTIONAL_IDS
 from bmq.meta.shard_kinds import TRANSACTIONS
 
 
@@ -49,7 +50,13 @@ class TransactionShards(Shards[ActiveTransactions]):
             partitions=settings.transaction_shards, expiry_interval_s=settings.transactional_id_expiry_interval_s,
         )  # fmt: skip
         self._parts = TransactionParts(
-            bounds=TransactionalIdBounds(context.bounds, OwnedKeys(self._loaded, self._coming)),
+            bounds=KeyBounds(
+                context.bounds,
+                OwnedKeys(self._loaded, self._coming),
+                MAX_TRANSACTIONAL_IDS,
+                key="transactional id",
+                remedy="let ids of the user expire",
+            ),
             producer_ids=producer_ids,
             write_markers=write_markers,
             room=CallRoom(),

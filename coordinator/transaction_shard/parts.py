@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bmq.coordinator.shard.key_bounds import KeyBounds
 from bmq.coordinator.transaction_shard.call_room import CallRoom
-from bmq.coordinator.transaction_shard.id_bounds import TransactionalIdBounds
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.records.control import TransactionMarker
@@ -27,7 +27,7 @@ WriteMarkers = Callable[[TransactionMarker, Sequence[PartitionKey]], Awaitable[M
 class TransactionParts:
     """Bounds and ways to other processes, made once for all shards of transactions of one process."""
 
-    bounds: TransactionalIdBounds
+    bounds: KeyBounds
     producer_ids: Callable[[], Awaitable[int]]
     """Returns a new producer id.  Raises RequestError if there is none now."""
     write_markers: WriteMarkers

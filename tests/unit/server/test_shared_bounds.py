@@ -156,6 +156,7 @@ SEVERAL = {
     # for each kind of subject
     "coordinator.joined_requests.JoinedRequests": 3,  # questions, groups' markers, partitions' markers
     "coordinator.routed_api.OneKey": 2,  # groups, transactions
+    "coordinator.shard.key_bounds.KeyBounds": 2,  # groups, transactions
     "coordinator.shard.owned_keys.OwnedKeys": 2,  # groups, transactions
     "meta.prefix_watch.PrefixWatcher": 5,  # topics, members, ACLs, SCRAM users, quotas
     "proxy.quotas.holdings.Holdings": 2,  # what the requests of a caller hold, and their times

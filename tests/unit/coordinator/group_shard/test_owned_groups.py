@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -15,11 +11,10 @@ from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.group.states import GroupRules
 from bmq.coordinator.group_shard.state import GroupsState
 from bmq.coordinator.records import Offset, OffsetRecord, encode
-from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.errors import ErrorCode
 from bmq.core.logging.fields import fields_of
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.wire import messages as m
-from bmq.meta.shard_kinds import ShardId
 from tests.unit.coordinator.fakes import CLIENT, MemoryLogs, World, join_request, running, sync_request
 
 ALICE = ClientInfo("a", "/10.0.0.1", "User:alice")
@@ -96,29 +91,12 @@ async def test_a_group_past_the_bound_is_refused_and_the_others_go_on(caplog: py
         assert (owned(world), owned(world, BOB)) == (2, 1)
 
 
-async def test_a_bound_of_a_process_counts_the_groups_of_all_its_shards() -> None:
-    async with running(bounded(8, alice=20)) as world:
-        codes = [await world.commit(f"g{number}", 1, client=ALICE) for number in range(25)]
-        assert codes == [0] * 20 + [PAST] * 5
-        assert len({world.coordinator.shard_of(f"g{number}") for number in range(20)}) > 1
-
-
 async def test_without_a_principal_nothing_is_counted_and_records_are_kafkas() -> None:
     """Requests of a proxy of an earlier version have none."""
     async with running(bounded(alice=0)) as world:
         assert await world.commit("g", 5) == 0
         assert list(world.offsets()) == [("g", "orders", 0)]
         assert world.coordinator.shards._shards[0].serving.state._owned == {}  # type: ignore[union-attr]
-
-
-async def test_a_bound_lower_than_what_is_owned_takes_nothing_away() -> None:
-    bounds = SetBounds(alice=5)
-    async with running(World(bounds=bounds)) as world:
-        for group in ("a", "b"):
-            assert await world.commit(group, 1, client=ALICE) == 0
-        bounds.of["User:alice"] = 0
-        assert await world.commit("a", 2, client=ALICE) == 0
-        assert await world.commit("c", 2, client=ALICE) == PAST
 
 
 async def test_a_deleted_group_makes_room() -> None:
@@ -226,96 +204,6 @@ async def test_a_shard_that_is_lost_takes_its_counts_along() -> None:
         assert owned(world) == 20 - inside
         await world.coordinator.ready("g0")
         assert owned(world) == 20
-
-
-def groups_of(world: World, number: int, count: int) -> list[str]:
-    """Return so many group ids of one shard."""
-    names = (f"g{each}" for each in itertools.count())
-    return list(itertools.islice((each for each in names if world.coordinator.shard_of(each).number == number), count))
-
-
-@asynccontextmanager
-async def failover(world: World, hold: Callable[[], Awaitable[object]]) -> AsyncIterator[list[str]]:
-    """Let alice own two groups, both of shard 0, and another process take over, where shard 0 awaits ``hold``.
-
-    Yields groups of shard 1, which is loaded there.
-    """
-    zero, one = groups_of(world, 0, 2), groups_of(world, 1, 3)
-    assert [await world.commit(each, 5, client=ALICE) for each in zero] == [0, 0]
-    assert await world.commit(one[2], 5, client=BOB) == 0
-    open_log = world.logs.open
-
-    async def held(shard: ShardId, *others: Any) -> Any:
-        if shard.number == 0:
-            await hold()
-        return await open_log(shard, *others)
-
-    with mock.patch.object(world.logs, "open", held):
-        await world.crash()
-        await world.coordinator.ready(one[0])
-        yield one
-        await world.coordinator.ready(zero[0])
-
-
-async def test_no_group_passes_the_bound_while_a_shard_loads_after_a_failover() -> None:
-    async with running(bounded(2, alice=2)) as world:
-        gate = asyncio.Event()
-        async with failover(world, gate.wait) as new:
-            began = asyncio.get_running_loop().time()
-            joining = ask_id(world, new[0])
-            joined, committed = await asyncio.gather(joining, world.commit(new[1], 5, client=ALICE))
-            assert [joined.error_code, committed] == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 2
-            assert asyncio.get_running_loop().time() - began == world.settings.load_timeout_s
-            assert await world.commit(new[2], 6, client=ALICE) == 0, "a group that exists goes on"
-            assert await world.commit(new[0], 6, client=BOB) == 0, "a user without a bound waits for nothing"
-            gate.set()
-        assert await world.commit(new[1], 5, client=ALICE) == PAST
-        assert owned(world) == 2
-
-
-async def test_a_new_group_waits_for_the_shards_that_load() -> None:
-    async with running(bounded(2, alice=3)) as world:
-        gate = asyncio.Event()
-        async with failover(world, gate.wait) as new:
-            joining = asyncio.create_task(ask_id(world, new[0]))
-            committing = asyncio.create_task(world.commit(new[1], 5, client=ALICE))
-            await asyncio.sleep(1)
-            assert not joining.done()
-            assert not committing.done()
-            gate.set()
-            assert {(await joining).error_code, await committing} == {ErrorCode.MEMBER_ID_REQUIRED, PAST}
-
-
-async def test_a_shard_that_cannot_be_loaded_does_not_stop_all_new_groups() -> None:
-    async with running(bounded(2, alice=2)) as world:
-        is_broken = True
-
-        async def fail() -> None:
-            if is_broken:
-                raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "the log is torn")
-
-        async with failover(world, fail) as new:
-            assert await world.commit(new[0], 5, client=ALICE) == 0
-            is_broken = False
-        assert owned(world) == 3
-        assert (await ask_id(world, new[1])).error_code == PAST
-
-
-@pytest.mark.parametrize("lost", [0, 1], ids=["the group's own shard", "another shard"])
-async def test_groups_that_another_process_serves_by_now_refuse_no_group(lost: int) -> None:
-    """No client would ask again after POLICY_VIOLATION, and the group may exist there."""
-    async with running(bounded(2, alice=2)) as world:
-        (new,), one = groups_of(world, 0, 1), groups_of(world, 1, 2)
-        assert [await world.commit(each, 5, client=ALICE) for each in one] == [0, 0]
-        await world.coordinator.ready(new)
-        world.isolate()
-        world.logs.fail_opens = 1 << 30
-        serving = world.coordinator.shards._shards[lost].serving
-        assert serving is not None
-        serving.writer._log._partition.open_log = None  # type: ignore[attr-defined]
-        joined = await ask_id(world, new)
-        assert joined.error_code == (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)[lost]
-        assert world.coordinator.groups_refused == 0
 
 
 def test_the_table_of_counts_is_as_large_as_the_principals_with_groups() -> None:

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from bmq.coordinator.shard.context import ShardContext
+from bmq.coordinator.shard.key_bounds import KeyBounds
 from bmq.coordinator.shard.owned_keys import OwnedKeys
 from bmq.coordinator.transaction.records import StoredTransaction, TopicPartitions
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.coordinator.transaction_shard.call_room import CallRoom
-from bmq.coordinator.transaction_shard.id_bounds import TransactionalIdBounds
 from bmq.coordinator.transaction_shard.markers import MarkerSender
 from bmq.coordinator.transaction_shard.parts import TransactionParts
 from bmq.core.clock import LoopClock
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.records.control import TransactionMarker
-from bmq.meta.security.client_quotas import NoBounds
+from bmq.meta.security.client_quotas import MAX_TRANSACTIONAL_IDS, NoBounds
 from bmq.meta.shard_kinds import TRANSACTIONS, ShardId
 from tests.harness.fakes import FakeCatalog
 from tests.harness.loop_stops import is_short, loop_stops
@@ -43,8 +43,8 @@ class Sender:
             catalog=FakeCatalog(), loads=asyncio.Semaphore(), spawn=self._spawn,
         )  # fmt: skip
         parts = TransactionParts(
-            bounds=TransactionalIdBounds(NoBounds(), OwnedKeys(list, list)), producer_ids=self._next_id,
-            write_markers=self._write, room=CallRoom(),
+            bounds=KeyBounds(NoBounds(), OwnedKeys(list, list), MAX_TRANSACTIONAL_IDS, key="id", remedy="wait"),
+            producer_ids=self._next_id, write_markers=self._write, room=CallRoom(),
         )  # fmt: skip
         self.markers = MarkerSender(context, parts, done=lambda _: self.done.set(), confirm=self._confirm)
 
