@@ -38,7 +38,7 @@ class GroupShards(Shards[ActiveGroups]):
         self.parts = GroupParts(
             bounds=KeyBounds(
                 context.bounds,
-                OwnedKeys(self._loaded, self._coming),
+                OwnedKeys(self._loaded, self._coming, settings.load_timeout_s),
                 MAX_GROUPS,
                 key="group",
                 remedy="delete groups of the user",

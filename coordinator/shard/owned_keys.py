@@ -15,6 +15,9 @@ and this process does not know     POLICY_VIOLATION ends Java's clients  proves 
 A shard that cannot be loaded must not stop the new keys of all users with a bound.  So it is left out of the sum once a
 try has failed and requests no longer wait for it (``Shard.failure``).  The user may then own more keys than the bound
 when the shard is back, as after any move of a shard.
+
+After a failover many requests wait for many shards.  The requests share a future, and every load of a shard has a
+single callback.  So the memory grows with the sum of requests and shards, not with their product.
 """
 
 from __future__ import annotations
@@ -54,19 +57,28 @@ class ComingShard(Protocol):
     @property
     def id(self) -> ShardId: ...
 
-    async def wait_loaded(self) -> None:
-        """Wait until it is loaded, as long as requests wait."""
+    def load(self) -> asyncio.Future[None] | None:
+        """Load it if needed; return the future of the load's end, None if there is nothing to wait for."""
 
 
 class OwnedKeys:
     """The keys of one kind in this process."""
 
     def __init__(
-        self, loaded: Callable[[], Iterable[CountedShard]], coming: Callable[[], Sequence[ComingShard]]
+        self,
+        loaded: Callable[[], Iterable[CountedShard]],
+        coming: Callable[[], Sequence[ComingShard]],
+        wait_s: float,
     ) -> None:
-        """Count the keys of the shards that ``loaded`` returns; ``coming`` returns the shards that are being loaded."""
+        """Count the keys of the shards that ``loaded`` returns; ``coming`` returns the shards that are being loaded.
+
+        ``wait_s``: the seconds that a request waits for a shard.
+        """
         self._loaded = loaded
         self._coming = coming
+        self._wait_s = wait_s
+        self._known: asyncio.Future[None] | None = None  # done once no shard is coming; of all requests that wait
+        self._followed: set[asyncio.Future[None]] = set()  # the loads that have the callback
 
     def count(self, principal: str) -> int:
         """Return how many keys of the loaded shards count for a principal."""
@@ -74,9 +86,27 @@ class OwnedKeys:
 
     async def wait_known(self) -> None:
         """Wait until the keys of all shards are known, as long as requests wait for a shard."""
-        coming = self._coming()
-        if coming:
-            await asyncio.gather(*(shard.wait_loaded() for shard in coming))
+        if not self._follow():
+            return
+        if self._known is None:
+            self._known = asyncio.get_running_loop().create_future()
+        await asyncio.wait((self._known,), timeout=self._wait_s)
+
+    def _follow(self) -> bool:
+        """Have the end of each coming shard's load looked at.  Return False if there is no load to wait for."""
+        loads = [load for shard in self._coming() if (load := shard.load()) is not None]
+        for load in loads:
+            if load not in self._followed:
+                self._followed.add(load)
+                load.add_done_callback(self._load_ended)
+        return bool(loads)
+
+    def _load_ended(self, load: asyncio.Future[None]) -> None:
+        """Let waiting requests go on, unless shards are coming: the view may have shown new shards."""
+        self._followed.discard(load)
+        if self._known is not None and not self._follow():
+            known, self._known = self._known, None
+            known.set_result(None)
 
     def has_room(self, principal: str, bound: int) -> bool:
         """Return whether the principal may own a further key.

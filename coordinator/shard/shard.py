@@ -178,9 +178,17 @@ class Shard(ABC, Generic[S, A]):
 
     async def wait_loaded(self) -> None:
         """Wait until the shard is loaded, known to be empty or closed, as long as requests wait; load it if needed."""
+        load = self.load()
+        if load is not None:
+            await asyncio.wait((load,), timeout=self.context.settings.load_timeout_s)
+
+    def load(self) -> asyncio.Future[None] | None:
+        """Load the shard if needed; return the future of the load's end, None if it is loaded or closed.
+
+        The load has ended when the shard is loaded, known to be empty or closed, or when it is given up.
+        """
         self.start()
-        if self._ready is not None:
-            await asyncio.wait((self._ready,), timeout=self.context.settings.load_timeout_s)
+        return self._ready
 
     def doubt(self) -> None:
         """Respond from memory only after the next proof of the ownership: this process stood still."""

@@ -52,7 +52,7 @@ class TransactionShards(Shards[ActiveTransactions]):
         self._parts = TransactionParts(
             bounds=KeyBounds(
                 context.bounds,
-                OwnedKeys(self._loaded, self._coming),
+                OwnedKeys(self._loaded, self._coming, settings.load_timeout_s),
                 MAX_TRANSACTIONAL_IDS,
                 key="transactional id",
                 remedy="let ids of the user expire",

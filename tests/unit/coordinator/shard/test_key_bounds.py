@@ -22,6 +22,7 @@ from tests.unit.coordinator.transaction_shard import world as transactions
 ALICE = ClientInfo("a", "/10.0.0.1", "User:alice")
 BOB = ClientInfo("b", "/10.0.0.2", "User:bob")
 NONE, PAST, LOADS = ErrorCode.NONE, ErrorCode.POLICY_VIOLATION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+SHARDS, REQUESTS = 30, 20
 LOAD_S = fakes.settings().load_timeout_s
 
 
@@ -163,6 +164,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 async def running(kind: Kind, shards: int = 1, **bounds: int) -> AsyncIterator[Keys]:
     keys: Keys = kind(shards, SetBounds(kind.bound, **bounds))
     async with keys.running():
+        await keys.ready("any")  # from now on the topic exists, and ``shard_of`` counts its partitions
         yield keys
 
 
@@ -309,10 +311,33 @@ async def test_a_new_key_waits_for_the_shards_that_load(kind: Kind) -> None:
             assert sorted([await each for each in creating]) == [NONE, PAST]
 
 
+async def test_requests_that_wait_share_the_wait_for_the_shards_that_load(kind: Kind) -> None:
+    """Many clients ask again after a failover, while many shards load."""
+    async with running(kind, SHARDS, alice=100) as keys:
+        gate, open_log = asyncio.Event(), keys.logs.open
+        new = keys_of(keys, 0, REQUESTS)
+
+        async def held(shard: ShardId, *others: Any) -> Any:
+            if shard.number:
+                await gate.wait()
+            return await open_log(shard, *others)
+
+        with mock.patch.object(keys.logs, "open", held):
+            await keys.take_over()
+            await keys.ready(new[0])
+            before = len(asyncio.all_tasks())
+            creating = [asyncio.create_task(keys.create(each)) for each in new]
+            await asyncio.sleep(1)
+            assert len(asyncio.all_tasks()) == before + REQUESTS
+            gate.set()
+            assert await asyncio.gather(*creating) == [NONE] * REQUESTS
+
+
 async def test_a_bound_that_is_reached_refuses_without_the_shards_that_load(kind: Kind) -> None:
     bounds = SetBounds(kind.bound, alice=3)
     keys: Keys = kind(2, bounds)
     async with keys.running():
+        await keys.ready("any")
         gate = asyncio.Event()
         async with failover(keys, gate.wait) as new:
             bounds.of["User:alice"] = 0

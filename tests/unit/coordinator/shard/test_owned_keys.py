@@ -38,18 +38,19 @@ class Coming:
     id = ShardId(GROUPS, 7)
 
     def __init__(self) -> None:
-        self.loaded = asyncio.Event()
+        self.ended: asyncio.Future[None] = asyncio.Future()
 
-    async def wait_loaded(self) -> None:
-        await self.loaded.wait()
+    def load(self) -> asyncio.Future[None] | None:
+        return None if self.ended.done() else self.ended
 
 
+WAIT_S = 5.0
 LOST = RequestError(ErrorCode.NOT_COORDINATOR, "another process has it")
 
 
-def test_room_is_known_once_all_shards_are_loaded() -> None:
+async def test_room_is_known_once_all_shards_are_loaded() -> None:
     coming = [Coming()]
-    keys = OwnedKeys(lambda: [Loaded(1), Loaded(2)], lambda: coming)
+    keys = OwnedKeys(lambda: [Loaded(1), Loaded(2)], lambda: coming, WAIT_S)
     assert not keys.has_room("User:alice", 3), "further keys change nothing"
     with pytest.raises(RequestError, match="shard 7 of __consumer_offsets is being loaded") as refused:
         keys.has_room("User:alice", 4)
@@ -58,20 +59,111 @@ def test_room_is_known_once_all_shards_are_loaded() -> None:
     assert keys.has_room("User:alice", 4)
 
 
+class World:
+    """Keys whose shards are coming until they ``end``."""
+
+    def __init__(self, shards: int) -> None:
+        self.coming = [Coming() for _ in range(shards)]
+        self.keys = OwnedKeys(list, lambda: self.coming, WAIT_S)
+
+    def end(self, shard: Coming) -> None:
+        self.coming.remove(shard)
+        shard.ended.set_result(None)
+
+    async def waiting(self) -> asyncio.Task[float]:
+        """Return the task of a request that waits by now; its result is how long it waited."""
+
+        async def wait() -> float:
+            began = asyncio.get_running_loop().time()
+            await self.keys.wait_known()
+            return asyncio.get_running_loop().time() - began
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        return task
+
+
 async def test_a_creation_waits_for_all_shards_that_load() -> None:
-    coming = [Coming(), Coming()]
-    waiting = asyncio.create_task(OwnedKeys(list, lambda: coming).wait_known())
-    coming[0].loaded.set()
+    world = World(2)
+    first, second = world.coming
+    waiting = await world.waiting()
+    world.end(first)
     await asyncio.sleep(0.1)
     assert not waiting.done()
-    coming[1].loaded.set()
-    await waiting
+    later = await world.waiting()
+    world.end(second)
+    assert (await waiting, await later) == (0.1, 0.0)
+
+
+async def test_each_request_waits_for_the_time_of_a_request() -> None:
+    world = World(1)
+    waiting = await world.waiting()
+    await asyncio.sleep(1)
+    later = await world.waiting()
+    assert (await waiting, await later) == (WAIT_S, WAIT_S)
+    again = await world.waiting()
+    world.end(*world.coming)
+    assert await again == 0, "requests that have given up are no hindrance"
+    assert await (await world.waiting()) == 0
+
+
+async def test_shards_that_the_view_shows_meanwhile_are_waited_for() -> None:
+    world = World(1)
+    (first,), later = world.coming, Coming()
+    waiting = await world.waiting()
+    world.coming.append(later)
+    world.end(first)
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    world.end(later)
+    assert await waiting == 1
+
+
+async def test_a_shard_that_is_no_longer_coming_is_not_waited_for() -> None:
+    """Leave out a shard whose load has failed for longer than requests wait, though the load goes on."""
+    world = World(2)
+    broken, other = world.coming
+    waiting = await world.waiting()
+    world.coming.remove(broken)
+    await asyncio.sleep(1)
+    world.end(other)
+    assert await waiting == 1
+    assert await (await world.waiting()) == 0
+    broken.ended.set_result(None)
+
+
+async def test_a_shard_without_a_load_is_not_waited_for() -> None:
+    """Give the request its error at once: a bug has ended the load."""
+    world = World(1)
+    world.coming[0].ended.set_result(None)
+    assert await (await world.waiting()) == 0
+
+
+async def test_a_cancelled_request_leaves_the_others_waiting() -> None:
+    world = World(1)
+    cancelled, waiting = await world.waiting(), await world.waiting()
+    cancelled.cancel()
+    await asyncio.sleep(1)
+    assert cancelled.cancelled()
+    assert not waiting.done()
+    world.end(*world.coming)
+    assert await waiting == 1
+
+
+async def test_each_load_is_followed_once() -> None:
+    world = World(30)
+    waiting = [await world.waiting() for _ in range(20)]
+    assert sum(len(each.ended._callbacks or ()) for each in world.coming) == 30
+    for shard in list(world.coming):
+        world.end(shard)
+    assert await asyncio.gather(*waiting) == [0] * 20
+    assert not world.keys._followed
 
 
 @pytest.mark.parametrize("bound", [0, 2, 3])
 async def test_shards_with_fewer_keys_than_the_bound_prove_nothing(bound: int) -> None:
     proven, lost, empty = Loaded(2), Loaded(1, LOST), Loaded(0)
-    keys = OwnedKeys(lambda: [proven, lost, empty], list)
+    keys = OwnedKeys(lambda: [proven, lost, empty], list, WAIT_S)
     if bound <= 2:
         await keys.prove("User:alice", bound)
     else:
@@ -85,9 +177,10 @@ async def test_keys_of_a_shard_that_is_closed_meanwhile_do_not_count() -> None:
     closed = Loaded(2)
     closed.is_closed = True
     with pytest.raises(RequestError, match="shards with 0 keys"):
-        await OwnedKeys(lambda: [closed], list).prove("User:alice", 1)
+        await OwnedKeys(lambda: [closed], list, WAIT_S).prove("User:alice", 1)
 
 
 async def test_an_unexpected_error_of_a_proof_is_raised() -> None:
+    keys = OwnedKeys(lambda: [Loaded(2), Loaded(2, ValueError("a bug"))], list, WAIT_S)
     with pytest.raises(ValueError, match="a bug"):
-        await OwnedKeys(lambda: [Loaded(2), Loaded(2, ValueError("a bug"))], list).prove("User:alice", 1)
+        await keys.prove("User:alice", 1)

@@ -43,7 +43,7 @@ class Sender:
             catalog=FakeCatalog(), loads=asyncio.Semaphore(), spawn=self._spawn,
         )  # fmt: skip
         parts = TransactionParts(
-            bounds=KeyBounds(NoBounds(), OwnedKeys(list, list), MAX_TRANSACTIONAL_IDS, key="id", remedy="wait"),
+            bounds=KeyBounds(NoBounds(), OwnedKeys(list, list, 1.0), MAX_TRANSACTIONAL_IDS, key="id", remedy="wait"),
             producer_ids=self._next_id, write_markers=self._write, room=CallRoom(),
         )  # fmt: skip
         self.markers = MarkerSender(context, parts, done=lambda _: self.done.set(), confirm=self._confirm)
