@@ -110,7 +110,7 @@ class ActiveGroups(OffsetTransactions):
             raise
 
     async def _join(self, group_id: str, request: Join, principal: str) -> JoinResponse:
-        if group_id not in self.state.groups:
+        if group_id not in self.state.groups and not request.member_id and self._parts.budget.has_room:
             await self._parts.bounds.wait_known(principal)
         await self.room()
         group = self.state.groups.get(group_id)
@@ -187,7 +187,7 @@ class ActiveGroups(OffsetTransactions):
         yet whether it may; INVALID_PRODUCER_EPOCH: the producer is fenced; else as ``error_in_commit``), or is not
         durable in time.  A part of the commit may be stored all the same.
         """
-        if group_id not in self.state.groups:
+        if group_id not in self.state.groups and generation < 0 and offsets:  # else it creates no group
             await self._parts.bounds.wait_known(principal)
         deadline = self._deadline()
         producer = transaction.producer if transaction is not None else None

@@ -300,6 +300,59 @@ async def test_no_key_passes_the_bound_while_a_shard_loads_after_a_failover(kind
         assert owned(keys) == 3
 
 
+async def test_a_key_that_exists_waits_for_no_shard_that_loads(kind: Kind) -> None:
+    async with running(kind, 2, alice=3) as keys:
+        gate = asyncio.Event()
+        async with failover(keys, gate.wait) as new:
+            began = asyncio.get_running_loop().time()
+            assert await keys.create(new[2]) == NONE
+            assert await keys.create(new[0], BOB) == NONE, "a user without a bound waits for nothing either"
+            assert asyncio.get_running_loop().time() - began < 1
+            gate.set()
+
+
+async def commit_of_a_member(world: fakes.World, group: str) -> int:
+    return await world.commit(group, 5, client=ALICE, member_id="gone", generation=3)
+
+
+async def commit_of_nothing(world: fakes.World, group: str) -> int:
+    response = await world.coordinator.offset_commit(fakes.commit_request(group, []), ALICE)
+    return len(response.topics)
+
+
+async def join_of_a_member(world: fakes.World, group: str) -> int:
+    return int((await world.coordinator.join_group(fakes.join_request(group, "gone"), ALICE)).error_code)
+
+
+async def join_without_memory(world: fakes.World, group: str) -> int:
+    with mock.patch.object(world.membership_budget, "limit", 0):
+        return int((await world.coordinator.join_group(fakes.join_request(group), ALICE)).error_code)
+
+
+@pytest.mark.parametrize(
+    ("request_of", "expected"),
+    [
+        (commit_of_a_member, ErrorCode.GROUP_ID_NOT_FOUND),
+        (commit_of_nothing, 0),
+        (join_of_a_member, ErrorCode.UNKNOWN_MEMBER_ID),
+        (join_without_memory, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+async def test_a_request_that_creates_no_group_waits_for_no_shard_that_loads(
+    request_of: Callable[[fakes.World, str], Awaitable[int]], expected: int
+) -> None:
+    groups = Groups(2, SetBounds("max_groups", alice=4))
+    async with groups.running():
+        await groups.ready("any")
+        gate = asyncio.Event()
+        async with failover(groups, gate.wait) as new:
+            began = asyncio.get_running_loop().time()
+            assert await request_of(groups.world, new[0]) == expected
+            assert asyncio.get_running_loop().time() - began < 1
+            assert owned(groups) == 0, "the group was not created"
+            gate.set()
+
+
 async def test_a_new_key_waits_for_the_shards_that_load(kind: Kind) -> None:
     async with running(kind, 2, alice=4) as keys:
         gate = asyncio.Event()
