@@ -350,11 +350,9 @@ class _TracedPart(PartitionProduce):
         """Hand the records to the owner, under spans if the batch is traced."""
         super().append(_TracedOwner(owner, self.traced) if self.traced.wants(self.key) else owner)
 
-
-def _waiting(part: PartitionProduce) -> Waiting:
-    """Return a part of a traced produce as it waits in its partition's queue."""
-    assert isinstance(part, _TracedPart)
-    return _TracedWaiting(part.key, part, part.traced) if part.traced.wants(part.key) else part
+    def as_waiting(self) -> Waiting:
+        """Return the part as it waits in its partition's queue, under a span if the batch is traced."""
+        return _TracedWaiting(self.key, self, self.traced) if self.traced.wants(self.key) else self
 
 
 class _TracedProduce(Produce):
@@ -363,18 +361,12 @@ class _TracedProduce(Produce):
     __slots__ = ()
     part_kind = _TracedPart
 
-    def as_waiting(self, part: PartitionProduce) -> Waiting:
-        return _waiting(part)
-
 
 class _TracedLargeProduce(LargeProduce):
     """A ``LargeProduce`` whose parts are traced."""
 
     __slots__ = ()
     part_kind = _TracedPart
-
-    def as_waiting(self, part: PartitionProduce) -> Waiting:
-        return _waiting(part)
 
 
 class _TracedOwner:

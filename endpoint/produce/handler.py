@@ -62,7 +62,6 @@ from bmq.core.wire.produce import (
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, not_authorized
 from bmq.endpoint.produce.partition_produce import PartitionProduce
-from bmq.endpoint.produce.queue import Waiting
 from bmq.endpoint.produce.transactional import Producers, transactional_producers
 from bmq.endpoint.produce.transactional import refusal as refusal_of_transaction
 from bmq.endpoint.request_plan import PlanRule
@@ -238,7 +237,7 @@ class Produce:
             if owner is not None and owner.has_room:
                 part.append(owner)
                 return
-        process.produce_queue.hold(key, self.as_waiting(part), process.owners, self.scopes.view.config)
+        process.produce_queue.hold(key, part.as_waiting(), process.owners, self.scopes.view.config)
 
     def stumbled(self, part: PartitionProduce, producer_id: int, sequence: int) -> None:
         """Note that an idempotent producer's batch got a retriable error.  See ``endpoint.produce.retry_order``.
@@ -262,11 +261,7 @@ class Produce:
 
     def hold_first(self, part: PartitionProduce) -> None:
         """Put a part that its owner has given back before all others that wait for the partition."""
-        self.scopes.process.produce_queue.hold_first(part.key, self.as_waiting(part), self.scopes.process.owners)
-
-    def as_waiting(self, part: PartitionProduce) -> Waiting:
-        """Return the part as it waits in its partition's queue."""
-        return part
+        self.scopes.process.produce_queue.hold_first(part.key, part.as_waiting(), self.scopes.process.owners)
 
     # ---------------------------------------------------------------------------------------------------------- results
 

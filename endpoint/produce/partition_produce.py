@@ -15,6 +15,7 @@ from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.produce import ACKS_ALL, PartitionAnswer, Transaction
 from bmq.endpoint.leader_hints import LeaderHint
 from bmq.endpoint.partitions import Appended, Owner
+from bmq.endpoint.produce.queue import Waiting
 from bmq.endpoint.scopes import AnyScopes
 
 _COUNT = struct.Struct(">i")
@@ -115,6 +116,10 @@ class PartitionProduce(PartitionAnswer):
             traffic = self._produce.scopes.caller.metrics.traffic
             if traffic is not None:
                 traffic.wrote(self.topic, self.partition, count, size)
+
+    def as_waiting(self) -> Waiting:
+        """Return the part as it waits in its partition's queue."""
+        return self
 
     def redirect(self, hint: LeaderHint) -> None:
         """Send the client to the partition's new leader.  The records are certainly not appended."""

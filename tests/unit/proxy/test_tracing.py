@@ -193,13 +193,15 @@ def test_partitions_of_a_request_have_spans_of_their_own_under_one_trace() -> No
     assert len({each.context[:16] for each in tracer.spans}) == 1
 
 
-def test_a_large_produce_is_traced_like_a_small_one() -> None:
-    """Hand its partitions out in turns of the loop, in a task of its own."""
+def large_produce() -> Api[Any]:
+    """Return Produce with a bound that makes every request large: a task of its own hands its partitions out."""
     (api,) = produce.APIS
-    large = api._replace(rule=replace(api.rule, partitions=1))
+    return api._replace(rule=replace(api.rule, partitions=0))
 
+
+def test_a_large_produce_is_traced_like_a_small_one() -> None:
     async def main(w: World) -> None:
-        w = World(w.cluster, w.tracer, [large])
+        w = World(w.cluster, w.tracer, [large_produce()])
         assert await w.produce(plain(), 0, 1) == [0, 0]
 
     tracer = story(main)
@@ -288,8 +290,11 @@ def test_acks_0_and_1_end_all_their_spans() -> None:
     assert ("acknowledge", "Produce") in tracer.tree()
 
 
-def test_a_held_produce_is_traced_when_its_partition_has_an_owner_again() -> None:
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_held_produce_is_traced_when_its_partition_has_an_owner_again(*, is_large: bool) -> None:
     async def main(w: World) -> None:
+        if is_large:
+            w = World(w.cluster, w.tracer, [large_produce()])
         assert await w.produce(plain(), 0) == [0]
         w.tracer.spans.clear()
         w.cluster.broker("b1").assigned.withdraw(w.cluster.key())
