@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -16,6 +16,10 @@ S = TypeVar("S", bound=Scopes[Any, Any], contravariant=True)
 """Scopes that an API needs; ``Scopes`` of subclasses that have more fit, too."""
 
 
+Handler = Callable[[S, Request, Any], Any | Awaitable[Any]]
+"""A handler of requests: see ``Api``."""
+
+
 class Api(NamedTuple, Generic[S]):
     """One API: Kafka's version range, and the handler of its requests.
 
@@ -27,7 +31,7 @@ class Api(NamedTuple, Generic[S]):
     key: ApiKey
     min_version: int
     max_version: int
-    handle: Callable[[S, Request, Any], Any | Awaitable[Any]]
+    handle: Handler[S]
     rule: PlanRule = BY_BODY
     """Bounds up to which a request is small: see ``endpoint.request_plan``."""
     parse: Callable[[memoryview, int, int], Any] | None = None
@@ -48,3 +52,10 @@ class Api(NamedTuple, Generic[S]):
     """Rights that the handler asks for; ``NOTHING_NEEDED`` if it serves everybody.  None, for APIs of tests alone."""
     advertised_min: int | None = None
     """Lowest version that ApiVersions lists, where it is not ``min_version`` (Produce: 0, KAFKA-18659)."""
+    handle_of: Callable[[Sequence[Api[Any]]], Handler[S]] | None = None
+    """Makes the handler for an endpoint, from all APIs of the endpoint (ApiVersions).  None: ``handle`` is the handler
+    of every endpoint."""
+
+    def within(self, apis: Sequence[Api[Any]]) -> Api[S]:
+        """Return the API with its handler for an endpoint of ``apis``."""
+        return self if self.handle_of is None else self._replace(handle=self.handle_of(apis))

@@ -24,7 +24,7 @@ from bmq.core.features import Feature, FeatureTable
 from bmq.core.net.request import Request
 from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.messages import ApiVersionsRequest, ApiVersionsResponse
-from bmq.endpoint.api import Api, S
+from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import NOTHING_NEEDED
 from bmq.endpoint.scopes import AnyScopes
 
@@ -39,9 +39,9 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersions:
-    """The handler, with the APIs that it lists; none before ``with_list``."""
+    """The handler of an endpoint, with the APIs that it lists."""
 
-    def __init__(self, apis: Sequence[Api[Any]] = ()) -> None:
+    def __init__(self, apis: Sequence[Api[Any]]) -> None:
         self._apis = apis
 
     def __call__(self, scopes: AnyScopes, request: Request, message: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -74,11 +74,6 @@ class ApiVersions:
         )
 
 
-def with_list(apis: Sequence[Api[S]]) -> tuple[Api[S], ...]:
-    """Return the APIs of an endpoint, with ApiVersions listing all of them."""
-    return tuple(api._replace(handle=ApiVersions(apis)) if isinstance(api.handle, ApiVersions) else api for api in apis)
-
-
 def _listed(table: FeatureTable) -> list[Feature]:
     """Return the features for clients: those with a level above 0."""
     return [feature for feature in table.features if feature.supported.highest > 0]
@@ -97,4 +92,4 @@ def _range(api: Api[Any]) -> ApiVersionsResponse.ApiVersion:
     return ApiVersionsResponse.ApiVersion(api_key=api.key, min_version=least, max_version=api.max_version)
 
 
-APIS = (Api(ApiKey.API_VERSIONS, 0, 4, ApiVersions(), needs=NOTHING_NEEDED),)
+APIS = (Api(ApiKey.API_VERSIONS, 0, 4, ApiVersions(()), needs=NOTHING_NEEDED, handle_of=ApiVersions),)

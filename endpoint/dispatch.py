@@ -26,7 +26,7 @@ from bmq.core.wire.primitives import TooManyPartitions
 from bmq.core.wire.produce import expects_response
 from bmq.core.wire.response_errors import error_codes
 from bmq.endpoint.api import Api
-from bmq.endpoint.api_versions import unsupported_version, with_list
+from bmq.endpoint.api_versions import unsupported_version
 from bmq.endpoint.request_plan import AT_ONCE, Plan, choose_plan
 from bmq.endpoint.response_budget import COUNTED_LEAST
 from bmq.endpoint.scopes import AnyScopes, Caller, P, Scopes, V
@@ -40,8 +40,8 @@ class Endpoint:
 
     def __init__(self, process: P, view: V, caller: Caller, apis: Sequence[Api[Scopes[P, V]]]) -> None:
         self.scopes: AnyScopes = Scopes(process, view, caller)
-        self.apis: Sequence[Api[Any]] = with_list(apis)
-        """All APIs of the endpoint; ApiVersions lists them."""
+        self.apis: Sequence[Api[Any]] = tuple(api.within(apis) for api in apis)
+        """All APIs of the endpoint, with their handlers for it."""
         self._metrics = caller.metrics
         self._responses = process.responses
         self._large = process.large

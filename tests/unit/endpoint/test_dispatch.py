@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,10 +14,14 @@ import pytest
 from bmq.core.clock import SystemClock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import CloseConnection, Request, Response
+from bmq.core.wire.api_keys import ApiKey
 from bmq.core.wire.large import LARGE_ELEMENTS, is_large
 from bmq.core.wire.messages import HeartbeatResponse, MetadataResponse, OffsetFetchResponse
 from bmq.core.wire.response_errors import error_codes
-from tests.unit.endpoint.endpoints import Asker, counters, decoded, endpoint, heartbeat, joined
+from bmq.endpoint.api import Api
+from bmq.endpoint.api_versions import APIS
+from tests.harness.scopes import make_endpoint, make_scopes
+from tests.unit.endpoint.endpoints import Asker, beat, beat_raw, counters, decoded, endpoint, heartbeat, joined
 
 
 async def test_answers_are_encoded_at_the_asked_version() -> None:
@@ -71,6 +76,25 @@ def test_only_apis_registered_as_pipelined_are() -> None:
     made = endpoint()
     assert made.is_pipelined(memoryview(b"\0\0\0\x03"))
     assert not made.is_pipelined(heartbeat())
+
+
+async def test_a_handler_that_needs_the_list_of_apis_is_made_for_its_endpoint() -> None:
+    made: list[list[ApiKey]] = []
+
+    def handler_of(apis: Sequence[Api[Any]]) -> Any:
+        made.append([api.key for api in apis])
+        return beat
+
+    listing = Api(ApiKey.HEARTBEAT, 1, 4, unlisted, handle_of=handler_of)
+    endpoints = [
+        make_endpoint(make_scopes(), [listing, other]) for other in (Api(ApiKey.PRODUCE, 3, 13, beat_raw), *APIS)
+    ]
+    assert made == [[ApiKey.HEARTBEAT, ApiKey.PRODUCE], [ApiKey.HEARTBEAT, ApiKey.API_VERSIONS]]
+    assert [each.apis[0].handle for each in endpoints] == [beat, beat]
+
+
+def unlisted(scopes: Any, request: Request, message: Any) -> Any:
+    raise AssertionError("a handler without the list of the endpoint's APIs")
 
 
 async def test_async_handlers_begin_at_once() -> None:
