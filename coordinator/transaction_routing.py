@@ -110,8 +110,8 @@ class _Describe(SeveralKeys):
 
     def size(self, result: Any) -> int:
         topics = sum(TOPIC_BYTES + len(each.topic) + 4 * len(each.partitions) for each in result.topics)
-        topics += sum(sum(map(len, each.marker_errors)) + len(each.marker_errors) for each in result.topics)
-        return STATE_BYTES + len(result.transactional_id) + topics
+        errors = sum(map(len, result.marker_errors)) + 2 * sum(len(each.marker_error_of) for each in result.topics)
+        return STATE_BYTES + len(result.transactional_id) + topics + errors
 
     def part(self, request: Any, entries: Sequence[int]) -> Any:
         return self._of(request, [request.transactional_ids[each] for each in entries])

@@ -20,6 +20,7 @@ from bmq.cli.admin_client import (
 from bmq.cli.output import fail, format_time, print_json, print_table, printable
 from bmq.cli.transaction import coordinators
 from bmq.core.http_call import RequestRefused
+from bmq.core.wire.describe_transactions_message import errors_of
 
 FENCE_TIMEOUT_MS = 60_000
 """The ``transaction.timeout.ms`` that a fenced id keeps until its next producer: Kafka's default of producers."""
@@ -78,11 +79,7 @@ def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
             "producer_epoch": found.producer_epoch,
             "transaction_timeout_ms": found.transaction_timeout_ms,
             "started_ms": found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None,
-            "partitions": [
-                {"topic": topic.topic, "partition": partition, "error": error}
-                for topic in sorted(found.topics, key=lambda topic: str(topic.topic))
-                for partition, error in sorted(coordinators.marker_errors(topic))
-            ],
+            **_partitions(found),
         }
         if arguments.json:
             print_json(fields)
@@ -92,6 +89,24 @@ def describe(admin: AdminClient, arguments: argparse.Namespace) -> int:
             is_first = False
             _print(fields)
     return status
+
+
+def _partitions(found: Any) -> dict[str, Any]:
+    """Return the partitions of a description, sorted, and the different errors of their markers.
+
+    A partition has the place of its error, None without one: 100,000 partitions may share an error.
+    """
+    rows = sorted(
+        (str(topic.topic), partition, error)
+        for topic in found.topics
+        for partition, error in zip(topic.partitions, errors_of(found, topic), strict=True)
+    )
+    places: dict[str, int] = {}
+    partitions = [
+        {"topic": topic, "partition": number, "marker_error": places.setdefault(error, len(places)) if error else None}
+        for topic, number, error in rows
+    ]
+    return {"marker_errors": list(places), "partitions": partitions}
 
 
 def _print(fields: dict[str, Any]) -> None:
@@ -104,10 +119,17 @@ def _print(fields: dict[str, Any]) -> None:
         print(f"  began        {format_time(started)}, {max(0.0, time.time() - started / 1000):.0f} s ago")
     if fields["state"] in coordinators.ENDING:
         print("  waits for    the markers of these partitions; the id's page in the console names their processes")
+    for place, error in enumerate(fields["marker_errors"]):
+        print(printable(f"  {'refused      ' if not place else ' ' * 13}{_mark(place)} {error}"))
     titles = ("TOPIC", "PARTITION", "MARKER REFUSED")
-    columns = 3 if any(each["error"] for each in fields["partitions"]) else 2
-    rows = [(each["topic"], each["partition"], each["error"])[:columns] for each in fields["partitions"]]
+    columns = 3 if fields["marker_errors"] else 2
+    rows = [(each["topic"], each["partition"], _mark(each["marker_error"]))[:columns] for each in fields["partitions"]]
     print_table(titles[:columns], rows)
+
+
+def _mark(place: int | None) -> str:
+    """Return the number that stands for an error in the table, "" for none."""
+    return "" if place is None else f"[{place + 1}]"
 
 
 # ----------------------------------------------------------------------------------------------------------- fence

@@ -47,15 +47,6 @@ def list_ids(admin: AdminClient, arguments: argparse.Namespace, request: Any) ->
     return sorted(found), silent
 
 
-def marker_errors(topic: Any) -> list[tuple[int, str]]:
-    """Return the partitions of a described topic, each with the reason why it refused its marker at the last try.
-
-    The reason is "" without a refusal, and from servers that do not give it: Kafka's, and those of earlier versions.
-    """
-    errors = topic.marker_errors
-    return [(partition, errors[at] if at < len(errors) else "") for at, partition in enumerate(topic.partitions)]
-
-
 def describe_id(admin: AdminClient, arguments: argparse.Namespace, transactional_id: str) -> Any:
     """Return the coordinator's description of an id, with the errors of its markers.
 

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 
 from bmq.coordinator.shard.context import ShardContext
@@ -77,6 +78,11 @@ class Ending:
             return self.error
         own = self.reasons.get(key, "")
         return own or (self.error if len(self.reasons) >= REASONS_MAX and key in self.missing else "")
+
+    def fail(self, reason: str) -> str:
+        """Set the reason why the last call failed, cut; return it."""
+        self.error = reason[:REASON_CHARACTERS]
+        return self.error
 
     def failed(self, key: PartitionKey, reason: str) -> None:
         """Keep the reason of a failed try, as far as there is room."""
@@ -172,7 +178,8 @@ class MarkerSender:
                     if topic is not None:
                         ending.missing.update((PartitionKey(topic.topic_id, each), name) for each in partitions)
             except Exception as error:  # noqa: BLE001  # the store does not answer, or has what cannot be read
-                ending.error, ending.failures = f"cannot look up its topics: {error}", ending.failures + 1
+                ending.fail(f"cannot look up its topics: {error}")
+                ending.failures += 1
                 await asyncio.sleep(self._context.settings.marker_retry_s.pause(ending.failures))
             else:
                 self._enqueue(ending)
@@ -268,7 +275,7 @@ class MarkerSender:
             elif failed not in _FENCED:
                 failed = code
         if failed is not ErrorCode.NONE:
-            ending.error = _reason(failed)
+            ending.fail(_reason(failed))
         return is_fenced
 
     async def _call(self, marker: TransactionMarker, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, ErrorCode]:
@@ -284,7 +291,7 @@ class MarkerSender:
         try:
             await self._confirm()
         except RequestError as error:
-            ending.error = str(error)
+            ending.fail(str(error))
             return
         except Exception:  # noqa: BLE001  # as in _send_slice
             self._report_bug(ending)
@@ -322,22 +329,30 @@ class MarkerSender:
 
 def _all_failed(ending: Ending, keys: Sequence[PartitionKey], reason: str) -> None:
     """Keep the reason of a call without a result for any of its partitions."""
-    ending.error = reason = reason[:REASON_CHARACTERS]
+    reason = ending.fail(reason)
     for key in keys:
         ending.failed(key, reason)
 
 
+@cache
 def _reason(code: ErrorCode) -> str:
+    """Return the reason of a code: the same text for all partitions."""
     return f"{code.name}: {_MEANINGS[code]}" if code in _MEANINGS else code.name
 
 
 def _shown(ending: Ending) -> str:
-    """Return the producer and the first of the partitions without a marker: ``name-number`` and the reason of each."""
+    """Return the producer and the first of the partitions without a marker: ``name-number``, and the reason if it is
+    not that of the last call."""
     producer = f"producer id {ending.marker.producer_id}, epoch {ending.marker.producer_epoch}"
     waiting = islice(ending.missing.items(), SHOWN_MAX)
-    names = [f"{topic}-{key.partition} ({ending.reason(key) or 'not sent yet'})" for key, topic in waiting]
+    names = [f"{topic}-{key.partition}{_own_reason(ending, key)}" for key, topic in waiting]
     more = len(ending.missing) - len(names)
     return f"{producer}; missing: {', '.join(names)}" + (f" and {more} more" if more else "")
+
+
+def _own_reason(ending: Ending, key: PartitionKey) -> str:
+    reason = ending.reason(key) or "not sent yet"
+    return "" if reason == ending.error else f" ({reason})"
 
 
 def _slices(keys: Sequence[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:

@@ -31,6 +31,7 @@ from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn, room_in_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.wire import messages as m
+from bmq.core.wire.describe_transactions_message import NO_ERROR
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.group_placement import shard_of
 from bmq.meta.kv import KvError
@@ -388,7 +389,8 @@ async def _describe(transactional_id: str, serving: ActiveTransactions | Request
         return _described(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     missing = serving.missing(transactional_id) if value.state.is_prepare else None
     partitions: dict[str, list[int]] = {}
-    errors: dict[str, list[str]] = {}
+    reasons: dict[str, int] = {}  # the place of each: very many partitions may share one
+    errors: dict[str, list[int]] = {}
     for topic, topic_id, numbers in value.partitions:
         kept = partitions.get(topic, [])
         for some in batched(numbers, ELEMENTS_A_TURN):
@@ -399,7 +401,9 @@ async def _describe(transactional_id: str, serving: ActiveTransactions | Request
             kept += some
             if value.state.is_prepare:
                 keys = (None if topic_id is None else PartitionKey(topic_id, each) for each in some)
-                errors.setdefault(topic, []).extend(serving.marker_error(transactional_id, key) for key in keys)
+                found = (serving.marker_error(transactional_id, key) for key in keys)
+                places = (reasons.setdefault(each, len(reasons)) if each else NO_ERROR for each in found)
+                errors.setdefault(topic, []).extend(places)
         if kept:
             partitions[topic] = kept
     return _described(
@@ -411,15 +415,16 @@ async def _describe(transactional_id: str, serving: ActiveTransactions | Request
         producer_id=value.producer_id,
         producer_epoch=value.epoch,
         topics=[
-            _Described.TopicData(topic=topic, partitions=numbers, marker_errors=_if_any(errors.get(topic, [])))
+            _Described.TopicData(topic=topic, partitions=numbers, marker_error_of=_if_any(errors.get(topic, [])))
             for topic, numbers in partitions.items()
         ],
+        marker_errors=list(reasons),
     )
 
 
-def _if_any(texts: list[str]) -> list[str]:
-    """Return the texts, nothing if all are empty."""
-    return texts if any(texts) else []
+def _if_any(places: list[int]) -> list[int]:
+    """Return the places of reasons, nothing if there is no reason."""
+    return places if any(each != NO_ERROR for each in places) else []
 
 
 def _described(transactional_id: str, error: ErrorCode, **more: Any) -> Any:

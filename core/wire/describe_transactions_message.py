@@ -1,13 +1,22 @@
-"""DescribeTransactions (KIP-664), whose response has a tagged field of this project.  Kafka's clients skip the field.
+"""DescribeTransactions (KIP-664), whose response has tagged fields of this project.  Kafka's clients skip the fields.
 
-``marker_errors`` of a topic: why a partition of an ended transaction refused the marker at the last try, for each of
-``partitions`` in their order, "" without a refusal.  It is empty if no partition of the topic has refused its marker,
-and from servers without the field.
+=======================  ===========================================================================================
+field                    content
+=======================  ===========================================================================================
+``marker_errors``        of a transaction: the different reasons why partitions of an ended transaction refused their
+                         marker at the last try.  100,000 partitions may share a reason
+``marker_error_of``      of a topic: for ``partitions``, in their order, the index of the reason in ``marker_errors``;
+                         ``NO_ERROR`` without a refusal.  Empty if no partition of the topic has refused its marker
+=======================  ===========================================================================================
+
+Both are empty in responses of servers without the fields.  Tag 10000 of a topic is of an earlier form.
 
 kafka-python's clients in a process that has loaded this module read responses as this class.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from kafka.protocol.admin.transactions import DescribeTransactionsRequest as DescribeTransactionsRequest  # comes first
 from kafka.protocol.api_message import ApiMessage
@@ -17,3 +26,22 @@ from bmq.core.wire import schemas
 
 class DescribeTransactionsResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
     """Response with the state of each transactional id."""
+
+
+NO_ERROR = -1
+
+
+def errors_of(state: Any, topic: Any) -> list[str]:
+    """Return the reasons of a topic's ``partitions``, in their order; "" for a partition without a reason.
+
+    ``topic`` is one of the topics of ``state``.
+    """
+    texts, places = state.marker_errors, topic.marker_error_of
+    known = [texts[each] if 0 <= each < len(texts) else "" for each in places[: len(topic.partitions)]]
+    return known + [""] * (len(topic.partitions) - len(known))
+
+
+def forget_errors(state: Any) -> None:
+    """Empty the reasons of topics that were taken out of a transaction's ``state``."""
+    used = {each for topic in state.topics for each in topic.marker_error_of}
+    state.marker_errors = [text if place in used else "" for place, text in enumerate(state.marker_errors)]

@@ -18,6 +18,7 @@ from bmq.core.errors import ErrorCode
 from bmq.core.net.request import Request
 from bmq.core.security.acls import AclOperation, ResourceType
 from bmq.core.wire.api_keys import ApiKey
+from bmq.core.wire.describe_transactions_message import forget_errors
 from bmq.core.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 from bmq.endpoint.api import Api
 from bmq.endpoint.authorization.authorizer import Need, Rights
@@ -63,7 +64,12 @@ async def _hide_topics(states: list[Any], rights: Rights) -> None:
                 await next_turn()
             if topic.topic not in shown:
                 shown[topic.topic] = rights.allow_on_topic(AclOperation.DESCRIBE, topic.topic, is_required=False)
-        state.topics = [topic for topic in state.topics if shown[topic.topic]]
+        visible = [topic for topic in state.topics if shown[topic.topic]]
+        if len(visible) < len(state.topics):
+            if turns.is_over(sum(len(topic.marker_error_of) for topic in visible)):
+                await next_turn()
+            state.topics = visible
+            forget_errors(state)  # the reasons of hidden topics may name them
 
 
 def _response_bytes(scopes: ProxyScopes, message: DescribeTransactionsRequest) -> int:

@@ -26,6 +26,7 @@ from bmq.core.aio.turns import Turns, map_in_turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
 from bmq.core.wire import messages as m
+from bmq.core.wire.describe_transactions_message import errors_of
 from bmq.endpoint.partitions import Owners
 from bmq.meta.catalog import OFFSETS_TOPIC, Catalog
 from bmq.meta.group_placement import shard_of
@@ -130,7 +131,7 @@ class Transactions:
             marker_errors={
                 (topic.topic, partition): error
                 for topic in found.topics
-                for partition, error in zip(topic.partitions, topic.marker_errors, strict=False)
+                for partition, error in zip(topic.partitions, errors_of(found, topic), strict=True)
                 if error
             },
         )

@@ -32,7 +32,8 @@ class FakeTransaction:
     state: str = "Ongoing"
     epoch: int = 0
     partitions: dict[str, list[int]] = field(default_factory=dict)
-    marker_errors: dict[str, list[str]] = field(default_factory=dict)
+    marker_errors: list[str] = field(default_factory=list)
+    marker_error_of: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -93,7 +94,7 @@ class FakeServer:
             code = code or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
             each = FakeTransaction(-1, "")
         topics = [
-            state.TopicData(topic=topic, partitions=indexes, marker_errors=each.marker_errors.get(topic, []))
+            state.TopicData(topic=topic, partitions=indexes, marker_error_of=each.marker_error_of.get(topic, []))
             for topic, indexes in each.partitions.items()
         ]
         found = state(
@@ -105,6 +106,7 @@ class FakeServer:
             producer_id=each.producer_id,
             producer_epoch=each.epoch,
             topics=topics,
+            marker_errors=each.marker_errors,
         )
         return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[found])
 

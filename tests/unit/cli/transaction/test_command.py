@@ -88,7 +88,11 @@ def test_an_id_is_described_and_the_others_too_when_one_is_unknown(bmq: Bmq, ser
     assert [line.split() for line in lines[5:8]] == [["TOPIC", "PARTITION"], ["orders", "0"], ["orders", "1"]]
     assert not any("began" in line for line in lines[8:])
     assert bmq("transaction", "describe", "a", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["partitions"][0] == {"topic": "orders", "partition": 0, "error": ""}
+    assert json.loads(capsys.readouterr().out)["partitions"][0] == {
+        "topic": "orders",
+        "partition": 0,
+        "marker_error": None,
+    }
 
 
 @pytest.mark.parametrize("state", ["PrepareCommit", "PrepareAbort"])
@@ -103,22 +107,29 @@ def test_an_ending_transaction_says_what_it_waits_for(bmq: Bmq, server: FakeServ
 def test_partitions_that_refused_their_marker_are_shown_with_the_reason(
     bmq: Bmq, server: FakeServer, capsys: Told
 ) -> None:
-    partitions = {"orders": [2, 1], "events": [0]}
-    errors = {"orders": ["INVALID_PRODUCER_EPOCH: the partition has a later epoch of the producer", ""]}
-    server.ids = {"a": FakeTransaction(7, "PrepareCommit", partitions=partitions, marker_errors=errors)}
+    """An error that partitions share is printed once."""
+    partitions = {"orders": [2, 1, 0], "events": [0]}
+    errors = ["INVALID_PRODUCER_EPOCH: the partition has a later epoch of the producer", "KAFKA_STORAGE_ERROR"]
+    places = {"orders": [0, -1, 0], "events": [1]}
+    server.ids = {
+        "a": FakeTransaction(7, "PrepareCommit", partitions=partitions, marker_errors=errors, marker_error_of=places)
+    }
     assert bmq("transaction", "describe", "a") == 0
-    assert [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()[-4:]] == [
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-7:-5] == [f"  refused      [1] {errors[1]}", f"               [2] {errors[0]}"]
+    assert [line.split(maxsplit=2) for line in lines[-5:]] == [
         ["TOPIC", "PARTITION", "MARKER REFUSED"],
-        ["events", "0"],
+        ["events", "0", "[1]"],
+        ["orders", "0", "[2]"],
         ["orders", "1"],
-        ["orders", "2", errors["orders"][0]],
+        ["orders", "2", "[2]"],
     ]
     assert bmq("transaction", "describe", "a", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["partitions"] == [
-        {"topic": "events", "partition": 0, "error": ""},
-        {"topic": "orders", "partition": 1, "error": ""},
-        {"topic": "orders", "partition": 2, "error": errors["orders"][0]},
-    ]
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["marker_errors"] == errors[::-1]
+    assert [tuple(each.values()) for each in printed["partitions"]] == [
+        ("events", 0, 0), ("orders", 0, 1), ("orders", 1, None), ("orders", 2, 1),
+    ]  # fmt: skip
 
 
 def test_a_missing_right_is_named(bmq: Bmq, server: FakeServer, capsys: Told) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import AsyncMock
 
 import pytest
 
-from bmq.coordinator.transaction.records import StoredTransaction, TransactionRecord, encode
+from bmq.coordinator.transaction.records import StoredTransaction, TopicPartitions, TransactionRecord, encode
 from bmq.coordinator.transaction.states import TransactionState
 from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode as E
@@ -14,6 +15,10 @@ from bmq.core.errors import RequestError
 from bmq.core.logging.fields import fields_of
 from bmq.core.records.batch import Record, build_batch
 from bmq.core.records.control import Marker, TransactionMarker, marker_batch
+from bmq.core.wire import messages as m
+from bmq.core.wire.codec_client import encode_response_body
+from bmq.core.wire.describe_transactions_message import errors_of
+from bmq.meta.kv import KvUnavailable
 from tests.harness.waiting import until
 from tests.unit.coordinator.transaction_shard.world import ORDERS, Process, World, key, running
 
@@ -137,9 +142,7 @@ async def test_markers_that_are_missing_for_long_are_named(caplog: pytest.LogCap
         (line,) = [each for each in caplog.records if "markers are missing" in each.message]
         named = fields_of(line)
         assert named["key"] == "tx"
-        assert named["error"] == (
-            f"NOT_LEADER_OR_FOLLOWER; producer id {producer[0]}, epoch 0; missing: orders-7 (NOT_LEADER_OR_FOLLOWER)"
-        )
+        assert named["error"] == (f"NOT_LEADER_OR_FOLLOWER; producer id {producer[0]}, epoch 0; missing: orders-7")
 
 
 async def test_a_description_has_the_reason_of_each_partition_that_refused_its_marker() -> None:
@@ -149,19 +152,24 @@ async def test_a_description_has_the_reason_of_each_partition_that_refused_its_m
         world.partitions.codes = {key(number): [code] * 1_000 for number, code in zip((2, 3), refused, strict=True)}
         world.partitions.open.clear()
         await world.a.end(producer, commit=True)
-        (topic,) = (await world.a.describe()).topics
-        assert (topic.partitions, topic.marker_errors) == ([1, 2, 3], []), "no try has failed yet"
+        state = await world.a.describe()
+        (topic,) = state.topics
+        assert (topic.partitions, topic.marker_error_of, state.marker_errors) == ([1, 2, 3], [], []), (
+            "no try has failed yet"
+        )
         world.partitions.open.set()
         await until(lambda: len(world.partitions.codes[key(3)]) < 1_000)
-        (topic,) = (await world.a.describe()).topics
-        assert dict(zip(topic.partitions, topic.marker_errors, strict=True)) == {
+        state = await world.a.describe()
+        (topic,) = state.topics
+        assert dict(zip(topic.partitions, errors_of(state, topic), strict=True)) == {
             2: "TRANSACTION_COORDINATOR_FENCED: the partition has a marker of a later coordinator",
             3: "INVALID_PRODUCER_EPOCH: the partition has a later epoch of the producer",
         }
         world.partitions.codes = {key(3): [E.KAFKA_STORAGE_ERROR] * 1_000}
         await until(lambda: len(world.partitions.codes[key(3)]) < 1_000)
-        (topic,) = (await world.a.describe()).topics
-        assert (topic.partitions, topic.marker_errors) == ([3], ["KAFKA_STORAGE_ERROR"])
+        state = await world.a.describe()
+        (topic,) = state.topics
+        assert (topic.partitions, errors_of(state, topic)) == ([3], ["KAFKA_STORAGE_ERROR"])
         world.partitions.codes.clear()
         await completed(world, "CompleteCommit")
 
@@ -178,8 +186,9 @@ async def test_reasons_are_kept_for_so_many_partitions_and_the_others_have_the_l
         await until(lambda: len(world.partitions.codes[key(3)]) < 1_000)
         (ending,) = world.a.shards.endings()
         assert len(ending.reasons) == 2
-        (topic,) = (await world.a.describe()).topics
-        assert topic.marker_errors == ["NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "NOT_ENOUGH_REPLICAS"]
+        state = await world.a.describe()
+        (topic,) = state.topics
+        assert errors_of(state, topic) == ["NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "NOT_ENOUGH_REPLICAS"]
         world.partitions.codes = {key(3): [E.NOT_ENOUGH_REPLICAS]}
         await completed(world, "CompleteCommit")
         assert ending.reasons == {}
@@ -191,9 +200,53 @@ async def test_a_call_without_results_is_the_reason_of_all_its_partitions() -> N
         world.partitions.open.clear()
         await world.a.end(producer, commit=True)
         await asyncio.sleep(1.5)
-        (topic,) = (await world.a.describe()).topics
-        assert topic.marker_errors == ["no response in 1.0 s"] * 2
+        state = await world.a.describe()
+        (topic,) = state.topics
+        assert errors_of(state, topic) == ["no response in 1.0 s"] * 2
         world.partitions.open.set()
+        await completed(world, "CompleteCommit")
+
+
+async def test_a_reason_that_partitions_share_is_in_a_description_once() -> None:
+    async with running(World()) as world:
+        producer = await world.a.begin(*range(10))
+        shared = {key(number): [E.INVALID_PRODUCER_EPOCH] * 1_000 for number in range(1, 10)}
+        world.partitions.codes = {**shared, key(5): [E.KAFKA_STORAGE_ERROR] * 1_000}
+        await world.a.end(producer, commit=True)
+        await until(lambda: len(world.partitions.codes[key(9)]) < 1_000)
+        state = await world.a.describe()
+        (topic,) = state.topics
+        reason = "INVALID_PRODUCER_EPOCH: the partition has a later epoch of the producer"
+        assert errors_of(state, topic) == [reason] * 4 + ["KAFKA_STORAGE_ERROR"] + [reason] * 4
+        described = m.DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[state])
+        assert bytes(encode_response_body(described, 0)).count(b"INVALID_PRODUCER_EPOCH") == 1
+        world.partitions.codes.clear()
+        await completed(world, "CompleteCommit")
+
+
+async def test_every_reason_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bmq.coordinator.transaction_shard.markers.REASON_CHARACTERS", 10)
+    world = World()
+    stored = StoredTransaction(7, 3, 60_000, TransactionState.PREPARE_ABORT, (TopicPartitions("old", None, (0,)),))
+    record_key, value = encode(TransactionRecord("tx", stored))
+    world.log.store(build_batch([Record(key=record_key, value=value)], base_timestamp=0))
+    world.a.catalog.refresh_error = KvUnavailable("a long story")
+    async with running(world):
+        await serves(world.a)
+        (ending,) = world.a.shards.endings()
+        await until(lambda: ending.error != "")
+        assert ending.error == "cannot loo"
+        world.a.catalog.refresh_error = None
+        await completed(world, "CompleteAbort")
+        producer = await world.a.begin(1)
+        world.partitions.codes = {key(1): [E.TRANSACTION_COORDINATOR_FENCED] * 1_000}
+        confirm = AsyncMock(side_effect=RequestError(E.COORDINATOR_NOT_AVAILABLE, "a long story"))
+        monkeypatch.setattr((await world.a.serving())._markers, "_confirm", confirm)
+        await world.a.end(producer, commit=True)
+        (ending,) = world.a.shards.endings()
+        await until(lambda: confirm.await_count > 0)
+        assert ending.error == "COORDINATO"
+        world.partitions.codes.clear()
         await completed(world, "CompleteCommit")
 
 

@@ -332,6 +332,7 @@ async def test_only_what_the_client_may_describe_is_shown() -> None:
     states = [(each.transactional_id, ErrorCode(each.error_code)) for each in described.transaction_states]
     assert states == [("y", REFUSED), ("x", ErrorCode.NONE)]
     assert [topic.topic for topic in described.transaction_states[1].topics] == ["t"]
+    assert described.transaction_states[1].marker_errors == ["error of t", ""]
     w.transactions.known = {"y": [], "x": []}
     listed = await w(listing())
     assert [each.transactional_id for each in listed.transaction_states] == ["x"]

@@ -126,7 +126,11 @@ class FakeTransactions:
             state(
                 error_code=self._code(each), transactional_id=each, transaction_state="Ongoing",
                 transaction_timeout_ms=1000, transaction_start_time_ms=5, producer_id=7, producer_epoch=3,
-                topics=[state.TopicData(topic=name, partitions=[0]) for name in ("t", "secret")],
+                topics=[
+                    state.TopicData(topic=name, partitions=[0], marker_error_of=[place])
+                    for place, name in enumerate(("t", "secret"))
+                ],
+                marker_errors=["error of t", "error of secret"],
             )
             for each in request.transactional_ids
         ]  # fmt: skip

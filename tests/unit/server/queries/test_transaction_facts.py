@@ -60,12 +60,13 @@ class FakeTransactions:
         found = []
         for number, name in enumerate(request.transactional_ids):
             code = self.codes.get(name, ErrorCode.NONE) if number < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            topic = DESCRIBED.TopicData(topic="orders", partitions=[0, 3], marker_errors=self.marker_errors)
+            places = [-1, 0] if self.marker_errors else []
+            topic = DESCRIBED.TopicData(topic="orders", partitions=[0, 3], marker_error_of=places)
             found.append(
                 DESCRIBED(
                     error_code=code, transactional_id=name, transaction_state=self.states.get(name, ""),
                     transaction_timeout_ms=60_000, transaction_start_time_ms=BEGAN_MS, producer_id=7, producer_epoch=2,
-                    topics=[topic],
+                    topics=[topic], marker_errors=self.marker_errors,
                 )
             )  # fmt: skip
         return m.DescribeTransactionsResponse(transaction_states=found)
@@ -195,7 +196,7 @@ async def test_an_id_with_its_partitions_and_its_coordinator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("errors", "found"), [([], {}), (["", "KAFKA_STORAGE_ERROR"], {("orders", 3): "KAFKA_STORAGE_ERROR"})]
+    ("errors", "found"), [([], {}), (["KAFKA_STORAGE_ERROR"], {("orders", 3): "KAFKA_STORAGE_ERROR"})]
 )
 async def test_the_errors_of_markers(errors: list[str], found: dict[tuple[str, int], str]) -> None:
     """A coordinator of an earlier version sends none."""
