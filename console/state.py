@@ -319,7 +319,7 @@ class TransactionDetails(TypedDict):
     partitions: Sequence[tuple[str, int]]
     """Partitions of the open transaction; once it is decided, the partitions that have no marker yet."""
     marker_errors: Mapping[tuple[str, int], str]
-    """Why partitions refused their marker at the coordinator's last try; without partitions that did not refuse it."""
+    """Why the coordinator's last try wrote no marker to partitions; without partitions of no failed try."""
 
 
 class MarkerWaitFacts(TypedDict):

@@ -120,8 +120,8 @@ def _print(fields: dict[str, Any]) -> None:
     if fields["state"] in coordinators.ENDING:
         print("  waits for    the markers of these partitions; the id's page in the console names their processes")
     for place, error in enumerate(fields["marker_errors"]):
-        print(printable(f"  {'refused      ' if not place else ' ' * 13}{_mark(place)} {error}"))
-    titles = ("TOPIC", "PARTITION", "MARKER REFUSED")
+        print(printable(f"  {'last try     ' if not place else ' ' * 13}{_mark(place)} {error}"))
+    titles = ("TOPIC", "PARTITION", "LAST TRY")
     columns = 3 if fields["marker_errors"] else 2
     rows = [(each["topic"], each["partition"], _mark(each["marker_error"]))[:columns] for each in fields["partitions"]]
     print_table(titles[:columns], rows)

@@ -100,7 +100,7 @@ class ActiveTransactions(ActiveShard[TransactionsState]):
         return ending.missing
 
     def marker_error(self, transactional_id: str, key: PartitionKey | None) -> str:
-        """Return why a partition of an ending transaction refused its marker at the last try; "" without a refusal.
+        """Return why the last try wrote no marker to a partition of an ending transaction; "" before a failed try.
 
         ``key``: None for a topic without an id.
         """

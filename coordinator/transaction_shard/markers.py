@@ -44,6 +44,7 @@ _FENCED = frozenset({ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID
 _MEANINGS = {
     ErrorCode.TRANSACTION_COORDINATOR_FENCED: "the partition has a marker of a later coordinator",
     ErrorCode.INVALID_PRODUCER_EPOCH: "the partition has a later epoch of the producer",
+    ErrorCode.REQUEST_TIMED_OUT: "not confirmed in time, the partition may have the marker",
 }
 
 
@@ -52,7 +53,8 @@ class Ending:
     """A transaction whose markers are on their way.
 
     ``missing``: the partitions without a marker, each with its topic's name; ``is_complete`` once it has all of them.
-    ``error``: why the last call failed.  ``reasons``: why each partition lacks its marker, of ``REASONS_MAX`` of them.
+    ``error``: why the last call failed.  ``refusal``: why a partition has refused the marker for good, at the last try
+    with such a refusal.  ``reasons``: why each partition lacks its marker, of ``REASONS_MAX`` of them.
     """
 
     transactional_id: str
@@ -61,6 +63,7 @@ class Ending:
     began_s: float
     failures: int = 0
     error: str = ""
+    refusal: str = ""
     is_complete: bool = False
     is_reported: bool = False
     is_refused: bool = False
@@ -275,7 +278,9 @@ class MarkerSender:
             elif failed not in _FENCED:
                 failed = code
         if failed is not ErrorCode.NONE:
-            ending.fail(_reason(failed))
+            reason = ending.fail(_reason(failed))
+            if is_fenced:
+                ending.refusal = reason  # calls of other partitions may fail after this one, otherwise
         return is_fenced
 
     async def _call(self, marker: TransactionMarker, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, ErrorCode]:
@@ -306,7 +311,7 @@ class MarkerSender:
                 topic=self._context.id.kind.topic,
                 shard=self._context.id.number,
                 key=ending.transactional_id,
-                error=f"{ending.error}; {_shown(ending)}",
+                error=_shown(ending, ending.refusal),
             ),
         )
 
@@ -321,7 +326,7 @@ class MarkerSender:
                     topic=self._context.id.kind.topic,
                     shard=self._context.id.number,
                     key=ending.transactional_id,
-                    error=f"{ending.error}; {_shown(ending)}",
+                    error=_shown(ending, ending.error),
                 ),
             )
         return self._context.settings.marker_retry_s.pause(ending.failures)
@@ -340,19 +345,21 @@ def _reason(code: ErrorCode) -> str:
     return f"{code.name}: {_MEANINGS[code]}" if code in _MEANINGS else code.name
 
 
-def _shown(ending: Ending) -> str:
-    """Return the producer and the first of the partitions without a marker: ``name-number``, and the reason if it is
-    not that of the last call."""
+def _shown(ending: Ending, why: str) -> str:
+    """Return a line's reason, the producer, and the first of the partitions without a marker.
+
+    A partition is ``name-number``, with its own reason if it differs from ``why``.
+    """
     producer = f"producer id {ending.marker.producer_id}, epoch {ending.marker.producer_epoch}"
     waiting = islice(ending.missing.items(), SHOWN_MAX)
-    names = [f"{topic}-{key.partition}{_own_reason(ending, key)}" for key, topic in waiting]
+    names = [f"{topic}-{key.partition}{_own_reason(ending, key, why)}" for key, topic in waiting]
     more = len(ending.missing) - len(names)
-    return f"{producer}; missing: {', '.join(names)}" + (f" and {more} more" if more else "")
+    return f"{why}; {producer}; missing: {', '.join(names)}" + (f" and {more} more" if more else "")
 
 
-def _own_reason(ending: Ending, key: PartitionKey) -> str:
+def _own_reason(ending: Ending, key: PartitionKey, why: str) -> str:
     reason = ending.reason(key) or "not sent yet"
-    return "" if reason == ending.error else f" ({reason})"
+    return "" if reason == why else f" ({reason})"
 
 
 def _slices(keys: Sequence[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:

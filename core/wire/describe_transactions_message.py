@@ -3,10 +3,10 @@
 =======================  ===========================================================================================
 field                    content
 =======================  ===========================================================================================
-``marker_errors``        of a transaction: the different reasons why partitions of an ended transaction refused their
-                         marker at the last try.  100,000 partitions may share a reason
+``marker_errors``        of a transaction: the different reasons why the last try wrote no marker to partitions of an
+                         ended transaction: a refusal, or a time-out.  100,000 partitions may share a reason
 ``marker_error_of``      of a topic: for ``partitions``, in their order, the index of the reason in ``marker_errors``;
-                         ``NO_ERROR`` without a refusal.  Empty if no partition of the topic has refused its marker
+                         ``NO_ERROR`` before a failed try.  Empty if no try has failed for a partition of the topic
 =======================  ===========================================================================================
 
 Both are empty in responses of servers without the fields.  Tag 10000 of a topic is of an earlier form.

@@ -58,7 +58,7 @@ function pages(app, next) {
 
 /** Return why a partition has no marker: what keeps the process from writing it, and the error of the last try. */
 function reason({ why, error }) {
-  return [why, error && `the last try got ${error}`].filter(Boolean).join("; ");
+  return [why, error && `the last try: ${error}`].filter(Boolean).join("; ");
 }
 
 function partitionTable(partitions, isEnding) {

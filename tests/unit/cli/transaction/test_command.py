@@ -104,21 +104,21 @@ def test_an_ending_transaction_says_what_it_waits_for(bmq: Bmq, server: FakeServ
     assert [line.split() for line in lines[-2:]] == [["TOPIC", "PARTITION"], ["orders", "1"]]
 
 
-def test_partitions_that_refused_their_marker_are_shown_with_the_reason(
+def test_what_the_last_try_got_is_shown_for_each_partition_without_its_marker(
     bmq: Bmq, server: FakeServer, capsys: Told
 ) -> None:
-    """An error that partitions share is printed once."""
+    """Print an error that partitions share once.  A time-out is not called a refusal."""
     partitions = {"orders": [2, 1, 0], "events": [0]}
-    errors = ["INVALID_PRODUCER_EPOCH: the partition has a later epoch of the producer", "KAFKA_STORAGE_ERROR"]
+    errors = ["INVALID_PRODUCER_EPOCH: the partition has a later epoch of the producer", "no response in 10.0 s"]
     places = {"orders": [0, -1, 0], "events": [1]}
     server.ids = {
         "a": FakeTransaction(7, "PrepareCommit", partitions=partitions, marker_errors=errors, marker_error_of=places)
     }
     assert bmq("transaction", "describe", "a") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-7:-5] == [f"  refused      [1] {errors[1]}", f"               [2] {errors[0]}"]
+    assert lines[-7:-5] == [f"  last try     [1] {errors[1]}", f"               [2] {errors[0]}"]
     assert [line.split(maxsplit=2) for line in lines[-5:]] == [
-        ["TOPIC", "PARTITION", "MARKER REFUSED"],
+        ["TOPIC", "PARTITION", "LAST TRY"],
         ["events", "0", "[1]"],
         ["orders", "0", "[2]"],
         ["orders", "1"],

@@ -224,6 +224,37 @@ async def test_a_reason_that_partitions_share_is_in_a_description_once() -> None
         await completed(world, "CompleteCommit")
 
 
+async def test_a_time_out_is_not_called_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Name the refusal in its log line, though the call to another broker has failed after it."""
+    monkeypatch.setattr("bmq.coordinator.transaction_shard.markers.PARTITIONS_A_CALL", 1)
+    async with running(World(marker_timeout_s=1.0)) as world:
+        producer = await world.a.begin(1, 2, 3)
+        world.partitions.codes = {
+            key(1): [E.INVALID_PRODUCER_EPOCH] * 1_000,
+            key(3): [E.REQUEST_TIMED_OUT] * 1_000,
+        }
+        world.partitions.silent = {key(2)}
+        await world.a.end(producer, commit=True)
+        await until(lambda: any("refuses a transaction's markers" in each.message for each in caplog.records))
+        state = await world.a.describe()
+        assert errors_of(state, state.topics[0]) == [
+            "INVALID_PRODUCER_EPOCH: the partition has a later epoch of the producer",
+            "no response in 1.0 s",
+            "REQUEST_TIMED_OUT: not confirmed in time, the partition may have the marker",
+        ]
+        (line,) = [each for each in caplog.records if "refuses a transaction's markers" in each.message]
+        assert str(fields_of(line)["error"]) == (
+            "INVALID_PRODUCER_EPOCH: the partition has a later epoch of the producer;"
+            f" producer id {producer[0]}, epoch 0; missing: orders-1, orders-2 (no response in 1.0 s),"
+            " orders-3 (REQUEST_TIMED_OUT: not confirmed in time, the partition may have the marker)"
+        )
+        world.partitions.heals.set()
+        world.partitions.codes.clear()
+        await completed(world, "CompleteCommit")
+
+
 async def test_every_reason_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bmq.coordinator.transaction_shard.markers.REASON_CHARACTERS", 10)
     world = World()
