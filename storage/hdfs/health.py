@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from bmq.core.aio.tasks import cancel_and_wait
 from bmq.storage.filesystem import NotAllowed, StorageError, Unsupported
 from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.auth import Authenticator, SimpleAuthenticator
@@ -27,14 +28,18 @@ async def ask_namenodes(
 ) -> Sequence[NameNodeState]:
     """Return the HA state of each NameNode of an address; all are called at once, for ``timeout_s`` at most.
 
-    ``make_identity`` makes the identity of each call.  The result of one that does not respond has an ``error``.
+    ``make_identity`` makes the identity of each call, and its exceptions end all calls.  The state of a NameNode that
+    does not respond has an ``error``.
     """
     settings = HdfsSettings()
     timeout_s = min(timeout_s, settings.call_timeout_s)
     settings = replace(settings, call_timeout_s=timeout_s, call_deadline_s=timeout_s)
-    return await asyncio.gather(
-        *(_ask_namenode(host, port, settings, make_identity) for host, port in address.namenodes)
-    )
+    loop = asyncio.get_running_loop()
+    calls = [loop.create_task(_ask_namenode(*each, settings, make_identity)) for each in address.namenodes]
+    try:
+        return await asyncio.gather(*calls)
+    finally:
+        await cancel_and_wait(*calls)  # an identity that cannot be made ends the wait, and not the other calls
 
 
 async def _ask_namenode(

@@ -10,7 +10,6 @@ from bmq.storage.hdfs.address import HdfsAddress
 from bmq.storage.hdfs.auth import SimpleAuthenticator
 from bmq.storage.hdfs.health import ask_namenodes, read_health
 from bmq.storage.health import NameNodeState, StorageHealth
-from tests.harness.waiting import until
 from tests.unit.storage.hdfs.fakes import STANDBY, Answer, Call, namenode
 
 pytestmark = pytest.mark.loops("asyncio")
@@ -52,8 +51,8 @@ async def test_a_namenode_that_is_down_is_told_so() -> None:
     assert state.error
 
 
-async def test_an_identity_that_cannot_be_made_leaves_no_other_open() -> None:
-    """Fail the identity for the second NameNode: the identity for the first is closed by its call alone."""
+async def test_an_identity_that_cannot_be_made_ends_the_other_calls() -> None:
+    """Fail the identity for the second NameNode while the first is silent: no call is left without its caller."""
     opened: list[SimpleAuthenticator] = []
     closed: list[SimpleAuthenticator] = []
 
@@ -67,11 +66,11 @@ async def test_an_identity_that_cannot_be_made_leaves_no_other_open() -> None:
         opened.append(Identity("alice"))
         return opened[-1]
 
-    async with namenode(of_state(1), of_state(2)) as (_, fakes):
+    async with namenode(lambda call: None, of_state(2)) as (_, fakes):
         address = HdfsAddress(namenodes=tuple(("127.0.0.1", fake.port) for fake in fakes), root="")
         with pytest.raises(CannotLogIn):
             await ask_namenodes(address, 5.0, make_identity)
-        await until(lambda: closed == opened)
+        assert closed == opened, "its call has ended"
     assert len(opened) == 1
 
 
