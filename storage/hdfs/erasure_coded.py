@@ -12,6 +12,7 @@ gives the lock up before it waits, so threads of this process do the reads.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,17 @@ THREADS_MAX = 20
 _SERVICE = "bmq"  # the name service of the NameNodes, within the library's configuration
 
 
+@dataclass(slots=True, eq=False)
+class _SharedClient:
+    """The library's client of many reads, once a read has made it.
+
+    The library has no call that closes a client: a client ends with the last reference to it.
+    """
+
+    making: threading.Lock = field(default_factory=threading.Lock)
+    client: Client | None = None
+
+
 class ErasureCodedReader:
     """The reader of one root's erasure-coded files.  The library is imported at the first read."""
 
@@ -54,12 +66,12 @@ class ErasureCodedReader:
         self._timeout_s = timeout_s
         self._has_token_alone = has_token_alone
         self._threads = TimedThreads("hdfs-coded", usable=THREADS, most=THREADS_MAX, on_overdue=self._forget_client)
-        self._connecting = threading.Lock()
-        self._client: Client | None = None
+        self._shared = _SharedClient()
 
     def close(self) -> None:
         """End the threads after their present reads, without waiting.  Reads raise StorageUnavailable.  Idempotent."""
         self._threads.close()
+        self._forget_client()
 
     async def read(self, path: str, policy: str, position: int, length: int) -> bytes:
         """Return the bytes of a closed file with ``policy``, at most up to its end.
@@ -82,13 +94,18 @@ class ErasureCodedReader:
             ) from error
 
     def _forget_client(self) -> None:
-        """Have the next read connect again: the present connection, or its making, may hang."""
-        self._connecting, self._client = threading.Lock(), None
+        """Have the next read connect again: the present connection, or its making, may hang.
+
+        A client whose making ends later serves the reads that wait for it.  It replaces no newer client.
+        """
+        self._shared = _SharedClient()
 
     def _read(self, path: str, policy: str, position: int, length: int) -> bytes:
-        with self._connecting:
-            client = self._client or self._connect(path, policy)
-            self._client = client
+        shared = self._shared
+        with shared.making:
+            if shared.client is None:
+                shared.client = self._connect(path, policy)
+            client = shared.client
         reader = client.read(path)
         length = min(length, len(reader) - position)
         return bytes(reader.read_range(position, length)) if length > 0 else b""

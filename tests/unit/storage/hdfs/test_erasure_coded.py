@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,19 +42,38 @@ class Library:
         self.made: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.failure: Exception | None = None
         self.blocks: threading.Event | None = None
+        self.connect_blocks: threading.Event | None = None
         self.reading = 0
+        self.read_by: list[int] = []
+        """The number of the client, from 1, of each read."""
+        self.clients: weakref.WeakValueDictionary[int, Client] = weakref.WeakValueDictionary()
+        """The clients that something still refers to, by number: the library has no other end for a client."""
         monkeypatch.setitem(sys.modules, "hdfs_native", SimpleNamespace(Client=self.connect))
 
-    def connect(self, url: str, config: dict[str, str], **login: Any) -> Library:
+    def connect(self, url: str, config: dict[str, str], **login: Any) -> Client:
         self.made.append((url, config, login))
-        return self
+        client = Client(self, len(self.made))
+        self.clients[client.number] = client
+        if self.connect_blocks is not None:
+            self.connect_blocks.wait(60)
+        return client
+
+
+class Client:
+    """A client of the library."""
+
+    def __init__(self, library: Library, number: int) -> None:
+        self._library = library
+        self.number = number
 
     def read(self, path: str) -> Reader:
-        if self.failure is not None:
-            raise self.failure
-        if self.blocks is not None:
-            self.reading += 1
-            self.blocks.wait(60)
+        library = self._library
+        if library.failure is not None:
+            raise library.failure
+        library.read_by.append(self.number)
+        if library.blocks is not None:
+            library.reading += 1
+            library.blocks.wait(60)
         return Reader()
 
 
@@ -177,6 +197,36 @@ async def test_hung_reads_whose_callers_have_left_fail_no_later_read(library: Li
     finally:
         hung.set()
         coded.close()
+
+
+async def test_a_client_that_is_made_too_late_replaces_no_newer_client(library: Library) -> None:
+    """Hold the first client's making until a second client has served a read."""
+    held = library.connect_blocks = threading.Event()
+    coded = reader(timeout_s=0.05)
+    try:
+        with pytest.raises(StorageUnavailable, match="no response within"):
+            await coded.read("/bmq/f", "p", 0, 1)
+        await until(lambda: coded._threads.overdue == 1)
+        library.connect_blocks = None
+        coded._timeout_s = 30.0
+        assert await coded.read("/bmq/f", "p", 0, 1) == b"0"
+        held.set()
+        await until(lambda: coded._threads.overdue == 0)
+        assert await coded.read("/bmq/f", "p", 1, 1) == b"1"
+        assert library.read_by == [2, 1, 2]
+        assert len(library.made) == 2
+        await until(lambda: list(library.clients) == [2])
+    finally:
+        held.set()
+        coded.close()
+
+
+async def test_a_closed_reader_has_no_client(library: Library) -> None:
+    coded = reader()
+    await coded.read("/bmq/f", "p", 0, 1)
+    assert list(library.clients) == [1]
+    coded.close()
+    assert list(library.clients) == []
 
 
 async def test_a_read_of_a_closed_reader_is_storage_that_is_away(library: Library) -> None:
