@@ -33,6 +33,7 @@ from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.errors import is_no_nodes
 from bmq.storage.hdfs.fencing import fence_path
+from bmq.storage.hdfs.other_copies import OtherCopies
 from bmq.storage.hdfs.pipeline import HandshakeRefused, Pipeline, ProtectionRefused, SetupTimedOut, TokenExpired
 from bmq.storage.hdfs.pipeline_setup import PipelineNode, Setup, members_of, open_pipeline
 from bmq.storage.hdfs.zones import policy_name, refuse_zone
@@ -282,11 +283,18 @@ async def _refuse_short(client: HdfsClient, file: LeasedFile, exclusions: Exclus
     others = [*client.suspects.resolve(exclusions.refused - given), *left_out]
     silent = set(await client.datanodes.silent([node.id for node in others]))
     client.suspects.forget(silent & {node_name(node.id) for node in left_out})  # dead: not probed for each file
-    live = {node_name(node.id) for node in others} - silent
-    if hopeful := client.refusing.refused(live, asyncio.get_running_loop().time()):
+    try:
+        _refuse_full(client, file, len(given), file.replication, {node_name(node.id) for node in others} - silent)
+    except OutOfSpace:
         await _abandon(client, file, located)
+        raise
+
+
+def _refuse_full(client: HdfsClient, file: LeasedFile, taken: int, wanted: int, live: set[str]) -> None:
+    """Raise OutOfSpace if one of the ``live`` nodes, which take no block now, may take a block later."""
+    if hopeful := client.refusing.refused(live, asyncio.get_running_loop().time()):
         raise OutOfSpace(
-            f"{file.path}: {len(given)} of {file.replication} datanodes take a block; {', '.join(hopeful)} live, and"
+            f"{file.path}: {taken} of {wanted} datanodes take a block; {', '.join(hopeful)} live, and"
             " have no room or no thread for it"
         )
 
@@ -309,11 +317,17 @@ async def _drop_responding(client: HdfsClient, exclusions: Exclusions) -> bool:
 
 
 async def _open_last_block(client: HdfsClient, file: LeasedFile, located: pb.LocatedBlock) -> HdfsAppender:
-    """Extend the last block on the nodes that have it: a new generation, the set-up, and the NameNode's update."""
+    """Extend the last block on the nodes that have it: a new generation, the set-up, and the NameNode's update.
+
+    Raises StorageUnavailable if no node, or too few nodes, can take part (``other_copies``), and OutOfSpace if the file
+    demands all copies and a node that lives has no room.
+    """
     client.suspects.learn(located.nodes)
     chunk_bytes = await replica_chunk_bytes(client, await _readable(client, file, located))
     members = members_of(located)
     length = located.block.length
+    copies = OtherCopies(len(members))
+    full: set[str] = set()  # nodes that may have no room
     failure: StorageError | None = None
     to_suspect: set[str] = set()  # nodes that did not let this client in; the fault may be the client's
     for attempt in range(client.settings.block_attempts):
@@ -343,11 +357,22 @@ async def _open_last_block(client: HdfsClient, file: LeasedFile, located: pb.Loc
                 continue
             if not isinstance(error, HandshakeRefused):
                 client.suspect(error.suspects)
-            elif not isinstance(error, TokenExpired):
-                to_suspect.update(error.suspects)
+                full.update(() if isinstance(error, SetupTimedOut) else error.suspects)
+            else:
+                copies.elsewhere.update(error.suspects)
+                if not isinstance(error, TokenExpired):
+                    to_suspect.update(error.suspects)
             members = [member for member in members if member.name not in error.suspects]
+            if reason := copies.refusal(len(members)):
+                raise StorageUnavailable(f"append {file.path}: {reason}") from error
+            if file.all_copies:
+                silent = await client.datanodes.silent(
+                    [node.id for node in located.nodes if node_name(node.id) in full]
+                )
+                _refuse_full(client, file, len(members), len(located.nodes), full - set(silent))
             continue
         client.suspect(to_suspect)
+        client.refusing.took(pipeline.nodes)
         new_block = _with_length(located.block, length)
         new_block.generation = fresh.block.generation
         await _update_pipeline(client, file, located.block, new_block, members, pipeline)

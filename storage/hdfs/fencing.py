@@ -65,6 +65,7 @@ from bmq.storage.hdfs.block_reader import NotLetIn, Piece, ReplicaFailed
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import LoginRefused, NodeUnreachable, NoReplica, ReplicaNotReady
 from bmq.storage.hdfs.handshake import TokenRefused
+from bmq.storage.hdfs.other_copies import COPIES_ENOUGH, OtherCopies
 from bmq.storage.hdfs.patience import wait_for_enough
 from bmq.storage.hdfs.pipeline import HandshakeRefused, SetupTimedOut
 from bmq.storage.hdfs.pipeline_setup import PipelineNode, members_of
@@ -75,8 +76,6 @@ _log = logging.getLogger(__name__)
 _FILL_BYTES = 4 << 20
 _SYNC_TIMEOUT_S = 10.0  # a disk that is busy takes seconds for what the page cache holds of a block
 _POLL_S = 0.1
-_COPIES_ENOUGH = 2
-"""Copies with which slower nodes are left out: the NameNode has the block copied again."""
 _OWNER = re.compile(r"is not the lease owner \(=(.+?): /")  # FSNamesystem.checkLease
 _NAMENODE_HOLDER = "HDFS_NameNode"  # it has taken the lease itself, to recover the file
 
@@ -124,21 +123,6 @@ async def fence_path(client: HdfsClient, path: str, holder: str, file_id: int, *
 
 class _SourceFailed(Exception):
     """The replica that fills the others cannot be read.  Never leaves this module."""
-
-
-class _Copies:
-    """The copies of a block in a round.  A pass asks only the nodes of the pass before: the round keeps the count."""
-
-    def __init__(self, of_block: int) -> None:
-        self._of_block = of_block
-        self.elsewhere: set[str] = set()
-        """Names of living nodes whose copy of the acknowledged bytes this fence cannot use."""
-
-    def refuse_single(self, stopped: Sequence[StoppedNode]) -> None:
-        """Raise RoundFailed if acknowledged bytes would be left on one disk, while other living nodes have them."""
-        if self.elsewhere and len(stopped) < min(_COPIES_ENOUGH, self._of_block):
-            others = ", ".join(sorted(self.elsewhere))
-            raise RoundFailed(f"{len(stopped)} of {self._of_block} replicas, and {others} live")
 
 
 class _Fence:
@@ -206,16 +190,16 @@ class _Fence:
                 return await self._closed_length()
             raise RoundFailed(str(error)) from error
         members = members_of(last)
-        copies = _Copies(len(members))
+        copies = OtherCopies(len(members))  # of the round: a second pass asks only the nodes of the first
         while True:
             stop = WriterStop(self._client, self._holder, last, fresh)
             stopped = await self._stop_all(members, stop, copies)
             try:
-                copies.refuse_single(stopped)
+                _refuse_single(stopped, copies)
                 length = await self._make_equal(stopped, last, stop, copies)
                 if self._sync:
                     await self._sync_all(stopped)
-                copies.refuse_single(stopped)  # again: a second pass would be in vain
+                _refuse_single(stopped, copies)  # again: a second pass would be in vain
                 members = [node.member for node in stopped]
                 if stop.stamped <= {member.name for member in members}:
                     await self._close(stopped, last, stop.block, length)
@@ -238,7 +222,9 @@ class _Fence:
 
     # ---- step 3 and 4: stop, measure
 
-    async def _stop_all(self, members: Sequence[PipelineNode], stop: WriterStop, copies: _Copies) -> list[StoppedNode]:
+    async def _stop_all(
+        self, members: Sequence[PipelineNode], stop: WriterStop, copies: OtherCopies
+    ) -> list[StoppedNode]:
         """Stop the writer on these nodes.  Return those that responded in time; raises RoundFailed if none did."""
         suspected = self._client.suspected()
         await self._client.have_key()  # the wait for the NameNode is none for the datanodes
@@ -247,7 +233,7 @@ class _Fence:
             responses = await wait_for_enough(
                 attempts,
                 lambda response: isinstance(response, StoppedNode),
-                enough=_COPIES_ENOUGH,
+                enough=COPIES_ENOUGH,
                 soon_s=self._settings.takeover_node_timeout_s,
                 late_s=self._settings.takeover_copies_timeout_s,
                 doubted=[each for each, member in zip(attempts, members, strict=True) if member.name in suspected],
@@ -275,7 +261,7 @@ class _Fence:
             raise RoundFailed("no node could be stopped: " + "; ".join(reasons))
         return stopped
 
-    async def _stop(self, member: PipelineNode, stop: WriterStop, copies: _Copies) -> StoppedNode | str:
+    async def _stop(self, member: PipelineNode, stop: WriterStop, copies: OtherCopies) -> StoppedNode | str:
         """Stop the writer on one node, or return why not."""
         try:
             return await stop.stop(member)
@@ -291,7 +277,7 @@ class _Fence:
     # ---- step 4: fill
 
     async def _make_equal(
-        self, stopped: list[StoppedNode], last: pb.LocatedBlock, stop: WriterStop, copies: _Copies
+        self, stopped: list[StoppedNode], last: pb.LocatedBlock, stop: WriterStop, copies: OtherCopies
     ) -> int:
         """Fill every replica to the length of the longest, and return this length.  Failed nodes are left out."""
         while stopped:
@@ -383,7 +369,7 @@ class _Fence:
         closed = await wait_for_enough(
             attempts,
             lambda is_closed: is_closed,
-            enough=_COPIES_ENOUGH,
+            enough=COPIES_ENOUGH,
             soon_s=self._settings.takeover_node_timeout_s,
             late_s=self._settings.takeover_copies_timeout_s,
         )
@@ -421,6 +407,12 @@ class _Fence:
             except StorageError as error:
                 _log.info("cannot recover the lease yet", extra=fields(path=self._path, error=error))
                 await asyncio.sleep(self._settings.recovery_interval_s)
+
+
+def _refuse_single(stopped: Sequence[StoppedNode], copies: OtherCopies) -> None:
+    """Raise RoundFailed if acknowledged bytes would be left on one disk, while other living nodes have them."""
+    if reason := copies.refusal(len(stopped)):
+        raise RoundFailed(reason)
 
 
 def _failed_fills(nodes: Sequence[StoppedNode], outcomes: Sequence[bool | BaseException]) -> list[StoppedNode]:

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from bmq.core.aio.backoff import Backoff
-from bmq.storage.filesystem import Lease, PipelineFailed
+from bmq.storage.filesystem import CreateOptions, Lease, PipelineFailed
 from bmq.storage.hdfs import block_allocation
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import SimpleAuthenticator
-from bmq.storage.hdfs.block_allocation import LeasedFile, open_new_block
+from bmq.storage.hdfs.block_allocation import LeasedFile, append_file, open_new_block
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.data_transfer import decode_varint, delimited
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.namenode import NameNode
-from bmq.storage.hdfs.pipeline import SetupTimedOut, TokenExpired
+from bmq.storage.hdfs.pipeline import HandshakeRefused, SetupTimedOut, TokenExpired
 from bmq.storage.hdfs.settings import HdfsSettings
 
 SETTINGS = HdfsSettings(call_timeout_s=0.3, call_deadline_s=2.0, backoff_s=Backoff(0.01, 0.05))
@@ -187,11 +187,16 @@ class PlayedHdfs:
         self.names = [node_name(node.id) for node in nodes]
         self.full: set[int] = set()
         self.slow: set[int] = set()
+        self.shut: set[int] = set()
+        """These let no client in."""
+        self.updated: list[int] | None = None
+        """The datanodes of the last ``updatePipeline``."""
         self.tokens_refused: dict[int, int] = {}
         """How many tokens a datanode does not take, by its number."""
         self.known_full: set[int] = set()
         """The NameNode has heard of these by a heartbeat, and does not give them."""
         self.blocks_held = 0
+        self.fences = 0
         self._client = client
         self._nodes = nodes
         self._block = block
@@ -210,6 +215,12 @@ class PlayedHdfs:
     async def abandon_block(self, *_: object) -> None:
         self.blocks_held -= 1
 
+    async def replica_chunk_bytes(self, *_: object) -> int:
+        return 512
+
+    async def fence_path(self, *_: object) -> None:
+        self.fences += 1
+
     async def open_pipeline(self, client: HdfsClient, setup: object, members: Sequence[Any], **_: object) -> Any:
         for member in members:
             number = self.names.index(member.name)
@@ -218,6 +229,8 @@ class PlayedHdfs:
             if self.tokens_refused.get(number, 0):
                 self.tokens_refused[number] -= 1
                 raise TokenExpired("another token is needed", suspects=(member.name,))
+            if number in self.shut and member is members[0]:
+                raise HandshakeRefused("another cipher", suspects=(member.name,))
             if number in self.full:
                 raise PipelineFailed("connection lost", suspects=(member.name,))
         return SimpleNamespace(nodes=tuple(member.name for member in members))
@@ -231,6 +244,35 @@ class PlayedHdfs:
         appender: Any = await open_new_block(self._client, file, base=0, advised=set())
         return [self.names.index(name) for name in appender.nodes]
 
+    async def append(self, replicas: int, *, all_copies: bool = False) -> list[int]:
+        """Open a closed file with a block on the first datanodes again; return the numbers of its datanodes."""
+        block = pb.Block()
+        block.CopyFrom(self._block)
+        block.length = 100
+        located = pb.LocatedBlock(block=block, offset=0, corrupt=False)
+        located.token.CopyFrom(pb.Token(identifier=b"", password=b"", kind="", service=""))
+        located.nodes.extend(self._nodes[:replicas])
+        info = pb.FileInfo(
+            kind=pb.FileInfo.FILE, path=b"", length=100, permission=pb.Permission(mode=0o644), owner="o", group="g",
+            modification_time=0, access_time=0, file_id=1, block_size=1 << 20, replication=replicas,
+        )  # fmt: skip
+
+        async def append(*_: object) -> pb.AppendResponse:
+            return pb.AppendResponse(block=located, file=info)
+
+        async def update_block_for_pipeline(*_: object) -> pb.LocatedBlock:
+            return located
+
+        async def update_pipeline(
+            holder: str, old: pb.Block, new: pb.Block, nodes: Sequence[pb.NodeId], storages: Sequence[str]
+        ) -> None:
+            self.updated = [self.names.index(node_name(node)) for node in nodes]
+
+        for call in (append, update_block_for_pipeline, update_pipeline):
+            setattr(self._client.namenode, call.__name__, call)
+        appender: Any = await append_file(self._client, "/f", "/f", CreateOptions(all_copies=all_copies))
+        return [self.names.index(name) for name in appender.nodes]
+
 
 @asynccontextmanager
 async def played_hdfs(monkeypatch: pytest.MonkeyPatch, *answers: int | None) -> AsyncIterator[PlayedHdfs]:
@@ -239,4 +281,6 @@ async def played_hdfs(monkeypatch: pytest.MonkeyPatch, *answers: int | None) -> 
         hdfs = PlayedHdfs(client, located.nodes, located.block)
         monkeypatch.setattr(block_allocation, "open_pipeline", hdfs.open_pipeline)
         monkeypatch.setattr(block_allocation, "HdfsAppender", lambda client, pipeline, **_: pipeline)
+        monkeypatch.setattr(block_allocation, "replica_chunk_bytes", hdfs.replica_chunk_bytes)
+        monkeypatch.setattr(block_allocation, "fence_path", hdfs.fence_path)
         yield hdfs

@@ -207,3 +207,72 @@ async def test_tokens_that_nobody_takes_are_no_lack_of_room(monkeypatch: pytest.
             await hdfs.open(all_copies=False)
         assert hdfs._client.suspected() == set()
         assert hdfs.blocks_held == 0
+
+
+# ---- the last block of a closed file, opened again
+
+
+@pytest.mark.parametrize(
+    ("replicas", "full", "shut", "nodes"),
+    [
+        (3, set(), set(), [0, 1, 2]),
+        (3, set(), {0}, [1, 2]),
+        (3, {0, 2}, set(), [1]),  # as a fence does, without datanodes whose replicas may be bad
+        (2, {1}, set(), [0]),
+        (1, set(), set(), [0]),
+    ],
+)
+async def test_an_append_does_without_datanodes_that_are_in_the_way(
+    replicas: int, full: set[int], shut: set[int], nodes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with played_hdfs(monkeypatch, *[0] * replicas) as hdfs:
+        hdfs.full, hdfs.shut = full, shut
+        assert await hdfs.append(replicas) == nodes
+        assert hdfs.updated == nodes
+        assert hdfs.fences == 0
+
+
+@pytest.mark.parametrize(
+    ("replicas", "full", "shut"), [(3, set(), {0, 1}), (3, {2}, {0}), (2, set(), {0}), (2, set(), {0, 1})]
+)
+async def test_an_append_leaves_no_single_copy_while_a_datanode_that_lets_nobody_in_has_one(
+    replicas: int, full: set[int], shut: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refuse the append: ``updatePipeline`` would make the NameNode delete the copies of the other datanodes."""
+    async with played_hdfs(monkeypatch, *[0] * replicas) as hdfs:
+        hdfs.full, hdfs.shut = full, shut
+        with pytest.raises(StorageUnavailable, match=rf"of {replicas} replicas, and {hdfs.names[0]}.* live"):
+            await hdfs.append(replicas)
+        assert hdfs.updated is None
+        assert hdfs.fences == 1, "the file is closed again"
+
+
+async def test_an_append_whose_token_a_datanode_keeps_refusing_leaves_no_single_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with played_hdfs(monkeypatch, 0, 0) as hdfs:
+        hdfs.tokens_refused = {0: 1}
+        assert await hdfs.append(2) == [0, 1], "with another token the same datanodes will do"
+        hdfs.tokens_refused, hdfs.updated = {0: 9}, None
+        with pytest.raises(StorageUnavailable, match=f"1 of 2 replicas, and {hdfs.names[0]} live"):
+            await hdfs.append(2)
+        assert hdfs.updated is None
+
+
+async def test_an_append_that_demands_all_copies_is_refused_while_datanodes_are_merely_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, 0) as hdfs:
+        hdfs.full = {2}
+        with pytest.raises(OutOfSpace, match=f"2 of 3 datanodes take a block; {hdfs.names[2]} live"):
+            await hdfs.append(3, all_copies=True)
+        assert hdfs.updated is None
+        hdfs._client.refusing = RefusingNodes(hope_s=0.0)
+        assert await hdfs.append(3, all_copies=True) == [0, 1], "it stays full"
+
+
+@pytest.mark.slow
+async def test_an_append_that_demands_all_copies_does_without_dead_datanodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with played_hdfs(monkeypatch, 0, 0, None) as hdfs:
+        hdfs.full = {2}
+        assert await hdfs.append(3, all_copies=True) == [0, 1]
