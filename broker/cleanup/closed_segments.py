@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bmq.broker.cleanup.cleaning_status import LastCleaning
-from bmq.broker.cleanup.retention import largest_timestamp, read_segment_idx
+from bmq.broker.cleanup.index_reads import read_segment_idx
+from bmq.broker.cleanup.retention import largest_timestamp
 from bmq.broker.cleanup.segment_swap import HiddenNames
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.model import SegmentName

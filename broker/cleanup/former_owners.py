@@ -28,8 +28,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from enum import Enum
 
+from bmq.broker.cleanup.index_reads import read_idx
 from bmq.broker.cleanup.orphans import files_of, temporary_files
-from bmq.broker.cleanup.retention import RetentionState, read_idx
+from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_merge import SegmentMerger
 from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX, TAKEN, given_back
 from bmq.broker.cleanup.upkeep_queue import UpkeepState

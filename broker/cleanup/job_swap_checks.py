@@ -15,11 +15,10 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
+from bmq.broker.cleanup.index_reads import is_outage, read_other_idx, read_segment_idx
 from bmq.broker.cleanup.orphans import files_of
-from bmq.broker.cleanup.retention import read_idx
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.driver import PartitionDriver
@@ -29,7 +28,8 @@ from bmq.meta.ownership import Swap
 from bmq.storage.access import REFUSALS
 from bmq.storage.checkpoint import Checkpoint, Cleaned
 from bmq.storage.cleaning.job_round import SWAP_WITHIN_MS, draft_folder, sources_digest
-from bmq.storage.filesystem import FileSystem, Lease, NoSuchFile, Unsupported
+from bmq.storage.filesystem import CorruptData, FileSystem, Lease, NoSuchFile, StorageUnavailable, Unsupported
+from bmq.storage.layout import PartitionPath
 from bmq.storage.log_segments import ListedSegment
 
 INDEX_BYTES_MAX = 256 << 20
@@ -93,7 +93,7 @@ class SwapRequest:
 class SwapChecks:
     """The checks that read storage or the clock.  They raise StorageError too; then the job asks again.
 
-    ``failed`` is called with a text, a path and an error for each damaged index.
+    ``failed`` is called with a text, a path and an error for each damaged or lost index.
     """
 
     def __init__(self, context: BrokerContext, failed: Callable[[str, str, Exception], None]) -> None:
@@ -120,7 +120,7 @@ class SwapChecks:
 
         A local round gives the same name, after a hold that was over: records below the job's end may be left in it.
         """
-        index = await self._index(request.driver.path.idx(group.name))
+        index = await self._index(request.driver, group.name)
         if index is None or index.cleaned is None or index.cleaned.clean_to < request.end:
             raise SwapStopped(f"its sources were cleaned by another round; {PLAN_AGAIN}")
 
@@ -139,7 +139,7 @@ class SwapChecks:
         for source in sources:
             if not source.name.cleaning:
                 continue
-            index = await self._index(driver.path.idx(source.name))
+            index = await self._index(driver, source.name)
             if index is None or index.cleaned is None or _may_lose_tombstones(index.cleaned, now_ms):
                 raise SwapStopped(
                     "its draft may lack tombstones whose older records are left: the log start has moved into a group"
@@ -155,7 +155,7 @@ class SwapChecks:
         first = next((one for one in request.segments if (one.end or 0) > driver.machine.log_start), None)
         if first is None or first.name.base >= group.name.base:
             return 0
-        index = await self._index(driver.path.idx(first.name)) if first.name.cleaning else None
+        index = await self._index(driver, first.name) if first.name.cleaning else None
         is_of_round = index is not None and index.cleaned is not None and index.cleaned.clean_to >= request.end
         return 0 if is_of_round else group.name.base
 
@@ -172,9 +172,10 @@ class SwapChecks:
             length = await self._closed(group.draft)
             if await self._closed(group.draft_index) > INDEX_BYTES_MAX:
                 raise SwapStopped(f"its index has more than {INDEX_BYTES_MAX} bytes")
-            index = await self._index(group.draft_index)
-            if length and not await self._fs.read(group.draft, 0, 1):
-                raise SwapStopped("its draft cannot be read")
+            log = request.driver.path
+            index = await read_other_idx(self._fs, log, group.name, group.draft_index, group.draft, self._not_used)
+            if length:
+                await self._check_readable(log, group)
         except NoSuchFile as error:
             raise SwapStopped(f"a draft is gone ({error}); {PLAN_AGAIN}") from None
         except Unsupported as error:
@@ -244,8 +245,24 @@ class SwapChecks:
         except Unsupported as error:
             REFUSALS.note(path, error)
 
-    async def _index(self, path: str) -> Checkpoint | None:
-        return await read_idx(self._fs, path, partial(self._failed, "an index is damaged, and not used"))
+    async def _check_readable(self, path: PartitionPath, group: DraftGroup) -> None:
+        """Check that storage has the group's draft.  Raises SwapStopped, and StorageError in an outage."""
+        try:
+            if await self._fs.read(group.draft, 0, 1):
+                return
+        except CorruptData:
+            pass
+        except StorageUnavailable:
+            if await is_outage(self._fs, path, group.name, group.draft_index):
+                raise
+        raise SwapStopped("its draft cannot be read")
+
+    async def _index(self, driver: PartitionDriver, name: SegmentName) -> Checkpoint | None:
+        """Return the index of a segment; None if it is missing or damaged, or storage has lost it."""
+        return await read_segment_idx(self._fs, driver.path, name, self._not_used)
+
+    def _not_used(self, path: str, error: Exception) -> None:
+        self._failed("an index is damaged, and not used", path, error)
 
 
 # ------------------------------------------------------------------------------------------------- plain functions

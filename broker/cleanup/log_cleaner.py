@@ -18,7 +18,8 @@ from functools import partial
 
 from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, LastCleaning, Obstacle, Outcome
 from bmq.broker.cleanup.closed_segments import ClosedLog, ClosedSegment, ClosedSegments
-from bmq.broker.cleanup.retention import RetentionState, is_outage
+from bmq.broker.cleanup.index_reads import is_outage
+from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.states import PartitionState

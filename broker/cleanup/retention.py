@@ -15,25 +15,19 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Generic, TypeVar
 
+from bmq.broker.cleanup.index_reads import read_segment_idx
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import PartitionState
-from bmq.core.aio.steps import run_in_steps
-from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import CorruptData, FileSystem, NoSuchFile, StorageError, StorageUnavailable
-from bmq.storage.layout import PartitionPath
+from bmq.storage.filesystem import FileSystem
 from bmq.storage.log_segments import FOR_EVER, ListedSegment, Retained, expired, find_deletable, is_expired, walk
-from bmq.storage.segment import decode_idx_steps
 
 _PENDING_DELETES_MAX = 16
 HOUR_MS = 3_600_000
 CHECK_MS = 240_000
 """Milliseconds to the next look at a partition whose last segment has no index yet, as after a hand-over.  With the
 time to the round that looks this is less than five minutes, Kafka's log.retention.check.interval.ms."""
-
-OTHERS_MAX = 3
-"""Most other segments of which a byte is read to tell an outage from a lost file."""
 
 
 class RetentionState:
@@ -309,68 +303,3 @@ def largest_timestamp(index: Checkpoint, modified_ms: int) -> int:
         return index.max_timestamp
     cleaned = index.cleaned
     return cleaned.modified_ms if cleaned is not None and cleaned.modified_ms >= 0 else modified_ms
-
-
-async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception], None]) -> Checkpoint | None:
-    """Return the checkpoint in an index file; None if the file is missing or damaged.
-
-    For a damaged one ``failed`` is called with the path and the error.  Raises StorageError.
-    """
-    try:
-        data = await fs.read(path, 0, (await fs.status(path)).length)
-        return await run_in_steps(decode_idx_steps(data))
-    except NoSuchFile:
-        return None
-    except FormatError as error:
-        failed(path, error)
-        return None
-
-
-async def read_segment_idx(
-    fs: FileSystem, path: PartitionPath, name: SegmentName, failed: Callable[[str, Exception], None]
-) -> Checkpoint | None:
-    """Do the same as ``read_idx`` for a segment; return None also if storage has lost the index.
-
-    ``failed`` is called then, too.  Raises StorageError, as in an outage.
-    """
-    try:
-        return await read_idx(fs, path.idx(name), failed)
-    except CorruptData as error:
-        failed(path.idx(name), error)
-    except StorageUnavailable as error:
-        if await is_outage(fs, path, name, path.log(name)):
-            raise
-        failed(path.idx(name), error)
-    return None
-
-
-async def is_outage(fs: FileSystem, path: PartitionPath, name: SegmentName, twin: str) -> bool:
-    """Return whether storage serves no reads of the partition now, after a file of a segment was unavailable.
-
-    An outage fails reads of all files; the blocks of a single file may be without a live replica for ever.  ``twin``:
-    the other file of the segment ``name``.  It may be lost too, so up to ``OTHERS_MAX`` logs of other segments are read
-    as well, first behind the segment.  Raises StorageError if the folder cannot be listed.
-    """
-    if await _is_readable(fs, twin):
-        return False
-    tried = 0
-    for after in (name, None):
-        async with aclosing(walk(fs, path, after)) as listing:
-            async for listed in listing:
-                if tried == OTHERS_MAX or (after is None and listed.name.base >= name.base):
-                    break
-                if listed.name == name or listed.length <= 0:  # an empty file has no block to read
-                    continue
-                if await _is_readable(fs, path.log(listed.name)):
-                    return False
-                tried += 1
-    return True
-
-
-async def _is_readable(fs: FileSystem, path: str) -> bool:
-    """Return whether the first byte of a file can be read."""
-    try:
-        await fs.read(path, 0, 1)
-    except StorageError:
-        return False
-    return True

@@ -14,8 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from bmq.broker.cleanup.index_reads import read_segment_idx
 from bmq.broker.cleanup.orphans import temporary_files
-from bmq.broker.cleanup.retention import RetentionState, read_segment_idx
+from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_swap import HiddenNames
 from bmq.broker.context import BrokerContext
 from bmq.core.aio.steps import run_in_steps

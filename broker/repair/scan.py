@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from bmq.broker.cleanup.retention import read_segment_idx
+from bmq.broker.cleanup.index_reads import read_segment_idx
 from bmq.broker.repair.rebuilt_record import SILENCE, PartitionFolder, Spoken, is_whole, record
 from bmq.core.aio.subscribers import no_op
 from bmq.core.aio.tasks import cancel_and_wait

@@ -24,7 +24,7 @@ from random import Random
 
 from bmq.broker.broker import Broker
 from bmq.broker.cleanup.config import JanitorConfig
-from bmq.broker.cleanup.retention import read_idx
+from bmq.broker.cleanup.index_reads import read_idx
 from bmq.broker.config import BrokerConfig, LogConfig
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.missing_indexes import PAUSES_MS

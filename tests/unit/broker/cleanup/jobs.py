@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import pytest
 
 from bmq.broker.cleanup.closed_segments import ClosedSegment, FoundFile
+from bmq.broker.cleanup.index_reads import read_idx
 from bmq.broker.cleanup.janitor import Janitor
 from bmq.broker.cleanup.job_rounds import SwapResult
 from bmq.broker.cleanup.job_swap_checks import DraftGroup
-from bmq.broker.cleanup.retention import read_idx
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.file_access import NO_ACCESS
 from bmq.core.model import PartitionKey, SegmentName, cleaned_name

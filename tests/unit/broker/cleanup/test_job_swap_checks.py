@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +20,20 @@ from bmq.core.records.cursor import read_batches
 from bmq.core.records.reader import read_records
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.retention import DELETE_HORIZON
-from bmq.storage.filesystem import LeaseLost, NotAllowed, PipelineFailed, write_once
+from bmq.storage.filesystem import (
+    CorruptData,
+    LeaseLost,
+    NotAllowed,
+    PipelineFailed,
+    StorageError,
+    StorageUnavailable,
+    write_once,
+)
 from bmq.storage.log_reader import LogReader
 from bmq.storage.segment import decode_idx, encode_idx
 from tests.unit.broker.cleanup.compacted_logs import COMPACT, compacted, contents, put, update
 from tests.unit.broker.cleanup.jobs import COUNT, NEVER_DUE, CleaningJob, Story, refused, replace_cleaning
-from tests.unit.broker.cleanup.upkeep import CLOCK, HOUR_MS, KEY, PATH, World
+from tests.unit.broker.cleanup.upkeep import CLOCK, HOUR_MS, KEY, PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -100,6 +109,72 @@ async def test_a_group_of_which_sources_have_expired_is_passed_over(*, is_one_by
     for _ in range(4):
         await story.owner.rounds(1.5)
     assert (await other.begin(story.owner)).dirty_bytes > 0, "what is left of the group is dirty"
+
+
+LOST = [CorruptData("no sound replica"), StorageUnavailable("no live replica")]
+
+
+def lose(owner: Owner, paths: Collection[str], error: StorageError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lose the blocks of files: their names stay."""
+    read = owner.steps.read
+
+    async def lost(path: str, position: int, length: int) -> bytes:
+        if path in paths:
+            raise error
+        return await read(path, position, length)
+
+    monkeypatch.setattr(owner.steps, "read", lost)
+
+
+@pytest.mark.parametrize("error", LOST, ids=repr)
+@pytest.mark.parametrize(
+    ("lost", "stopped"),
+    [
+        (["draft"], "its draft cannot be read"),
+        (["draft_index"], "the index of its draft is damaged"),
+        (["draft", "draft_index"], "its draft cannot be read"),
+    ],
+)
+async def test_a_draft_that_storage_has_lost_is_not_asked_for_again(
+    lost: list[str], stopped: str, error: StorageError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stop the swap: a job that gets an error of storage would ask until its time is over."""
+    story = await Story.of()
+    await story.drafted()
+    first = story.job.groups[0]
+    lose(story.owner, [getattr(first, name) for name in lost], error, monkeypatch)
+    assert await story.job.swap(story.owner) == SwapResult(0, 0, f"{first.name}: {stopped}")
+    assert await story.cleaned() == []
+    assert await story.is_right()
+
+
+@pytest.mark.parametrize("error", LOST, ids=repr)
+async def test_a_swapped_index_that_storage_has_lost_shows_no_round(
+    error: StorageError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ask again for a swap that is done."""
+    story = await Story.of()
+    await story.drafted()
+    groups = story.job.groups[:1]
+    assert await story.job.swap(story.owner, groups) == SwapResult(1, 0)
+    lose(story.owner, [PATH.idx(groups[0].name)], error, monkeypatch)
+    result = await story.job.swap(story.owner, groups)
+    assert (result.swapped, "cleaned by another round" in result.stopped) == (0, True)
+
+
+async def test_a_swap_in_an_outage_is_to_be_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = await Story.of()
+    await story.drafted()
+
+    async def away(path: str, position: int, length: int) -> bytes:
+        raise StorageUnavailable("safe mode")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(story.owner.steps, "read", away)
+        with pytest.raises(StorageUnavailable, match="safe mode"):
+            await story.job.swap(story.owner)
+    assert await story.job.swap(story.owner) == SwapResult(len(story.job.groups), 0)
+    assert await story.is_right()
 
 
 @pytest.mark.parametrize("is_one_by_one", [False, True])
