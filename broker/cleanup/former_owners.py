@@ -16,6 +16,9 @@ A former owner that stood still goes on with its next step, however late.  Its d
 |                                   |                      | It could append them to a source of a cleaned segment,    |
 |                                   |                      | which hides them                                          |
 | index of a merge, incomplete      | prove the ownership  | nothing: the proof fails                                  |
+| index of a merge, lost by storage | append files         | appending the first source now: the late call then lacks  |
+|                                   |                      | it.  The target is in the draft's name, and the first     |
+|                                   |                      | source follows the target.  The draft is deleted          |
 
 An index of a merge is complete before its writer proves its ownership.  So one
 listing shows all these drafts to a successor.
@@ -24,19 +27,20 @@ listing shows all these drafts to a successor.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from enum import Enum
 
-from bmq.broker.cleanup.index_reads import read_idx
+from bmq.broker.cleanup.index_reads import read_other_idx
 from bmq.broker.cleanup.orphans import files_of, temporary_files
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_merge import SegmentMerger
 from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX, TAKEN, given_back
 from bmq.broker.cleanup.upkeep_queue import UpkeepState
 from bmq.broker.context import BrokerContext
-from bmq.core.aio.subscribers import no_op
 from bmq.core.logging.fields import fields
+from bmq.core.model import SegmentName
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.cleaning.job_round import DRAFT_FOLDER
 from bmq.storage.filesystem import (
@@ -55,6 +59,8 @@ _log = logging.getLogger(__name__)
 
 _CLEANED = (f"{DRAFT}-", f"{DRAFT_INDEX}-")
 _MERGED = ".join-"
+_MERGED_NAME = re.compile(r"\.join-(\d{20})-(\d{8})-(\d{4,})-.")
+"""The beginning of the draft's name: the name of the segment that the others are appended to."""
 
 
 class Unsettled(Enum):
@@ -159,16 +165,26 @@ class FormerOwners:
 
     async def _end_merge(self, state: RetentionState, draft: str) -> bool:
         """Carry out the merge whose index is this draft, if it is still to come; return False if it has to wait."""
-        merged = await read_idx(self._fs, draft, no_op)
+        path, name = state.driver.path, _MERGED_NAME.match(base_name(draft))
+        if name is None:
+            return True  # no process writes such a file
+        target = SegmentName(int(name[1]), int(name[2]), int(name[3]))
+        lost: list[StorageError] = []
+
+        def failed(_: str, error: Exception) -> None:
+            if isinstance(error, StorageError):  # else the draft is incomplete
+                lost.append(error)
+
+        merged = await read_other_idx(self._fs, path, target, draft, path.log(target), failed)
+        if lost:
+            return await self._end_lost_merge(state, draft, target, lost[0])
         if merged is None:
             return True
         members = await self._members(state, merged)
         if len(members) < 2:
             return True
-        floor = min((entry.name.order for entry in state.driver.machine.record.segments), default=None)
-        if floor is None or members[-1].name.order >= floor:
-            return False  # the record names a file of it: a successor would begin there
-        path = state.driver.path
+        if _is_named(state, members[-1].name):
+            return False
         target, *sources = (one.name for one in members)
         try:
             await self._fs.concat(path.log(target), [path.log(source) for source in sources])
@@ -182,6 +198,50 @@ class FormerOwners:
         self.merges_ended += 1
         await self._merger.finish(state, draft, target, sources)
         return True
+
+    async def _end_lost_merge(
+        self, state: RetentionState, draft: str, target: SegmentName, error: StorageError
+    ) -> bool:
+        """Merge the first two files of a merge without its draft; return False if the merge has to wait.
+
+        They were whole for the writer of the merge.  If they are not, nothing is to come.  If storage has lost the
+        index of a file as well, nothing shows whether the file is whole: the log waits for its repair.
+        """
+        pair = await self._first_pair(state, target)
+        parts: list[Checkpoint] = []
+        for one in pair:
+            if _is_named(state, one.name):
+                return False
+            index = await self._merger.read_idx(state, one.name)
+            if index is None:
+                return False
+            if (index.position, index.end_offset) == (one.length, one.end):
+                parts.append(index)
+        if len(parts) == 2:
+            refusal = await self._merger.join(state, [one.name for one in pair], parts)
+            if isinstance(refusal, OutOfSpace):
+                raise refusal  # as above
+            self.merges_ended += refusal is None
+        text = "storage has lost the index of a former owner's merge: the merge is ended without it"
+        _log.warning(text, extra=fields(**state.driver.path.log_fields, path=draft, error=error))
+        await self._fs.delete(draft)
+        return True
+
+    async def _first_pair(self, state: RetentionState, target: SegmentName) -> Sequence[ListedSegment]:
+        """Return the target of a merge and its first source, the file behind the target; none without a source."""
+        pair: list[ListedSegment] = []
+        async with aclosing(walk(self._fs, state.driver.path)) as listing:
+            async for listed in listing:
+                if listed.name.base < target.base or (not pair and listed.name != target):
+                    continue
+                pair.append(listed)
+                if len(pair) == 2:
+                    break
+        is_merge = len(pair) == 2 and all(
+            one.is_live and one.has_log and one.has_idx and one.name.epoch == target.epoch and not one.name.cleaning
+            for one in pair
+        )
+        return pair if is_merge else ()
 
     async def _members(self, state: RetentionState, merged: Checkpoint) -> list[ListedSegment]:
         """Return the files of the merge, in order; none if they do not fit its index."""
@@ -200,3 +260,9 @@ class FormerOwners:
             and all(one.is_live for one in found)
         )
         return found if is_whole else []
+
+
+def _is_named(state: RetentionState, name: SegmentName) -> bool:
+    """Return whether the record names this file or an earlier one: a successor would begin there."""
+    floor = min((entry.name.order for entry in state.driver.machine.record.segments), default=None)
+    return floor is None or name.order >= floor

@@ -1,4 +1,4 @@
-"""Reads of indexes, which tell a file that storage has lost from an outage of storage.
+"""Reads of indexes, which tell a lost file from an outage of storage.
 
 A lost file is damage: the job goes on without the index.  An outage passes: the job is tried again.
 """

@@ -124,7 +124,7 @@ class SegmentMerger:
         run: list[ListedSegment] = []
         parts: list[Checkpoint] = []
         for member in members:
-            checkpoint = await self._read_idx(state, member.name)
+            checkpoint = await self.read_idx(state, member.name)
             if checkpoint is not None and (checkpoint.position, checkpoint.end_offset) == (member.length, member.end):
                 run.append(member)
                 parts.append(checkpoint)
@@ -134,13 +134,23 @@ class SegmentMerger:
         await self._concat(state, [one.name for one in run], parts)
 
     async def _concat(self, state: RetentionState, names: Sequence[SegmentName], parts: Sequence[Checkpoint]) -> None:
-        """Write the new index as a draft, concat, rename the index, delete the old ones: in this order.
-
-        If storage refuses the concat, all stays as it is.  The ownership is proven behind the draft: so a successor
-        finds the draft of every concat that may still come (``broker.cleanup.former_owners``).
-        """
+        """Join the run, if it has several members.  If storage refuses the concat, all stays as it is."""
         if len(names) < 2:
             return
+        refusal = await self.join(state, names, parts)
+        if refusal is not None:
+            text = "storage refuses to merge a segment with the next"
+            self._failed(text, state.driver.path.log(names[0]), refusal)
+
+    async def join(
+        self, state: RetentionState, names: Sequence[SegmentName], parts: Sequence[Checkpoint]
+    ) -> StorageError | None:
+        """Write the new index as a draft, concat, rename the index, delete the old ones: in this order.
+
+        ``names`` are neighbours that are whole, ``parts`` their indexes.  Return the error if storage refuses the
+        concat: all stays as it is.  The ownership is proven behind the draft: so a successor finds the draft of every
+        concat that may still come (``broker.cleanup.former_owners``).  Raises as ``merge``.
+        """
         path = state.driver.path
         target, *sources = names
         draft = await self._write_draft(state, target, parts)
@@ -154,12 +164,12 @@ class SegmentMerger:
         except StorageUnavailable:
             raise
         except StorageError as error:
-            self._failed("storage refuses to merge a segment with the next", path.log(target), error)
             await self._fs.delete(draft)
-            return
+            return error
         state.forget_count()  # bytes have moved to other names
         self.files_merged += len(sources)
         await self.finish(state, draft, target, sources)
+        return None
 
     async def _repair(self, state: RetentionState, step: RepairIndex) -> None:
         """Finish a merge whose janitor died after the concat: indexes without logs follow ``step.head``.
@@ -167,12 +177,12 @@ class SegmentMerger:
         They describe the bytes that were appended, so nothing has to be scanned.  If they do not fit the head's end
         they stay: the log is read correctly without them.
         """
-        head = await self._read_idx(state, step.head.name)
+        head = await self.read_idx(state, step.head.name)
         if head is None:
             return
         parts = [head]
         for name in step.strays:
-            stray = await self._read_idx(state, name)
+            stray = await self.read_idx(state, name)
             if stray is not None and name.base == parts[-1].end_offset:
                 parts.append(stray)
         is_whole = parts[-1].end_offset == step.head.end and sum(part.position for part in parts) <= step.head.length
@@ -198,7 +208,7 @@ class SegmentMerger:
         for source in sources:
             await self._fs.delete(state.driver.path.idx(source))
 
-    async def _read_idx(self, state: RetentionState, name: SegmentName) -> Checkpoint | None:
+    async def read_idx(self, state: RetentionState, name: SegmentName) -> Checkpoint | None:
         """Return the index of a segment; None if it is missing or damaged, or storage has lost it."""
         failed = partial(self._failed, "an index is damaged, and not used")
         return await read_segment_idx(self._fs, state.driver.path, name, failed)
