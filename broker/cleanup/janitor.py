@@ -316,7 +316,7 @@ class Janitor:
                 self.queue.schedule(care, Job.SWEEP, now_ms + self.config.retry_ms)
                 return
         job = care.hold.job if care.hold is not None and care.held_until(now_ms) is not None else None
-        if await self._sweeper.sweep(care.driver, wall_ms, job):
+        if await self._sweeper.sweep(care, wall_ms, job):
             self.queue.schedule(care, Job.MERGE, now_ms)  # a file that was deleted may have blocked merging
         self.queue.schedule(care, Job.SWEEP, now_ms + self.config.sweep_ms)
 

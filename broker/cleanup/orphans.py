@@ -12,8 +12,8 @@ import re
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 
+from bmq.broker.cleanup.upkeep_queue import UpkeepState
 from bmq.broker.context import BrokerContext
-from bmq.broker.partition.driver import PartitionDriver
 from bmq.core.errors import FormatError
 from bmq.core.logging.fields import fields
 from bmq.meta import ownership
@@ -32,8 +32,6 @@ JOB_GRACE_MS = 86_400_000
 DENIED_PAUSE_MS, DENIED_PAUSE_MAX_MS = 21_600_000, 7 * 86_400_000
 """Pause after storage has refused to delete a job's folder, doubled by each refusal up to a week: only a person can
 change the rights."""
-DENIED_MAX = 1_000
-"""Most folders whose refusals are known; the oldest is forgotten first."""
 FENCED_AT_ONCE = 16
 """Files removed at once: a fence takes seconds while a datanode of the file is dead, and the janitor's other jobs wait
 for the sweep."""
@@ -58,19 +56,17 @@ class Sweeper:
         self._journal_grace_ms = journal_grace_ms
         self._journals_per_sweep = journals_per_sweep
         self.files_swept = 0
-        self._denied: dict[str, tuple[int, int]] = {}
-        """Pause and its end (wall time), by the path of a job's folder that this process may not delete."""
 
-    async def sweep(self, driver: PartitionDriver, now_ms: int, job: str | None = None) -> bool:
+    async def sweep(self, state: UpkeepState, now_ms: int, job: str | None = None) -> bool:
         """Delete the files that earlier owners left under temporary names.  Returns whether there were any.
 
         Files of the present epoch are not touched, whatever their holder: an epoch has one owner, which is about to use
         a spare or has given it up.  Its successor deletes them.  Folders of jobs are deleted ``JOB_GRACE_MS`` after
         their last change, but for the folder of ``job``, which holds the partition.  A folder that this process may not
-        delete waits for ``DENIED_PAUSE_MS`` and longer.  ``now_ms`` is wall time.  Raises RequestError if the partition
-        is not owned any more, StorageError, KvError.
+        delete waits for ``DENIED_PAUSE_MS`` and longer, as long as each look finds it.  ``now_ms`` is wall time.
+        Raises RequestError if the partition is not owned any more, StorageError, KvError.
         """
-        machine = driver.machine
+        driver, machine = state.driver, state.driver.machine
         named = {entry.spare for entry in machine.record.segments}
         if machine.record.swap is not None:
             named.update(machine.record.swap.drafts)
@@ -85,7 +81,8 @@ class Sweeper:
             and not status.is_dir
             and (holder := self._left_by(status, machine.epoch)) is not None
         ]
-        folders = [status for status in listed if await self._is_left_by_job(status, named, now_ms)]
+        state.pauses = {each.path: state.pauses[each.path] for each in listed if each.path in state.pauses}
+        folders = [status for status in listed if await self._is_left_by_job(state, status, named, now_ms)]
         if old or folders:
             await driver.prove()
         await self._remove_all(old)
@@ -93,43 +90,51 @@ class Sweeper:
             try:
                 self.files_swept += await self._fs.delete(folder.path, recursive=True)
             except Unsupported as error:
-                self._deny(folder.path, now_ms, error)
-            else:
-                self._denied.pop(folder.path, None)
+                self._deny(state, folder.path, now_ms, error)
         return bool(old)
 
-    def _deny(self, path: str, now_ms: int, error: Unsupported) -> None:
+    @staticmethod
+    def _deny(state: UpkeepState, path: str, now_ms: int, error: Unsupported) -> None:
         """Leave a job's folder for a time; warn at the first refusal."""
-        pause_ms, _ = self._denied.pop(path, (0, 0))
+        pause_ms, _ = state.pauses.get(path, (0, 0))
         if not pause_ms:
             text = (
                 "cannot delete the folder of a job that is over, and tries again ever more rarely: delete it, or give"
                 " the brokers' user the right to write into it"
             )
             _log.warning(text, extra=fields(path=path, error=error))
-        if len(self._denied) == DENIED_MAX:
-            del self._denied[next(iter(self._denied))]
-        pause_ms = min(max(2 * pause_ms, DENIED_PAUSE_MS), DENIED_PAUSE_MAX_MS)
-        self._denied[path] = pause_ms, now_ms + pause_ms
+        state.pauses[path] = min(max(2 * pause_ms, DENIED_PAUSE_MS), DENIED_PAUSE_MAX_MS), now_ms
 
-    async def _is_left_by_job(self, status: FileStatus, named: Collection[str], now_ms: int) -> bool:
-        """Return whether this is the folder of a job that is over: all in it is old, and ``named`` has none of it."""
+    async def _is_left_by_job(
+        self, state: UpkeepState, status: FileStatus, named: Collection[str], now_ms: int
+    ) -> bool:
+        """Return whether this is the folder of a job that is over: all in it is old, and ``named`` has none of it.
+
+        The pause of a folder in use is forgotten.
+        """
         if not status.is_dir or not layout.base_name(status.path).startswith(DRAFT_FOLDER):
             return False
-        if now_ms < self._denied.get(status.path, (0, 0))[1]:
-            return False
         oldest_ms = now_ms - JOB_GRACE_MS
-        if status.modified_ms >= oldest_ms or any(path.startswith(f"{status.path}/") for path in named):
+        is_used = status.modified_ms >= oldest_ms or any(path.startswith(f"{status.path}/") for path in named)
+        pause_ms, since_ms = state.pauses.get(status.path, (0, 0))
+        if not is_used and 0 <= now_ms - since_ms < pause_ms:  # below 0 the wall clock was set back
             return False
         try:
-            async with aclosing(files_of(self._fs, status.path)) as files:
-                async for file in files:
-                    if file.modified_ms >= oldest_ms:
-                        return False
+            is_used = is_used or await self._has_file_of(status.path, oldest_ms)
         except Unsupported as error:
-            self._deny(status.path, now_ms, error)
+            self._deny(state, status.path, now_ms, error)
             return False
-        return True
+        if is_used:
+            state.pauses.pop(status.path, None)
+        return not is_used
+
+    async def _has_file_of(self, folder: str, oldest_ms: int) -> bool:
+        """Return whether a file in the folder was changed at ``oldest_ms`` or later."""
+        async with aclosing(files_of(self._fs, folder)) as files:
+            async for file in files:
+                if file.modified_ms >= oldest_ms:
+                    return True
+        return False
 
     def _left_by(self, status: FileStatus, epoch: int) -> str | None:
         """Return the lease holder of a file that cannot be of use any more, "" if it has none; None: it must stay."""

@@ -38,16 +38,18 @@ class UpkeepState(RetentionState):
 
     ``due``: the times of its jobs, in milliseconds.  ``merge_from``: the name at which the next pass of merging begins,
     None for the log's first name.  ``denied_folders``: the jobs' folders whose drafts may not be given back, as of the
-    last look.
+    last look.  ``pauses``: the pause and its beginning (wall time), by jobs' folders that may not be deleted, as of the
+    last sweep.
     """
 
-    __slots__ = ("denied_folders", "due", "merge_from")
+    __slots__ = ("denied_folders", "due", "merge_from", "pauses")
 
     def __init__(self, driver: PartitionDriver) -> None:
         super().__init__(driver)
         self.due: dict[Job, int] = {}
         self.merge_from: SegmentName | None = None
         self.denied_folders: frozenset[str] = frozenset()
+        self.pauses: dict[str, tuple[int, int]] = {}
 
     def forget_files(self) -> None:
         """Forget names and sizes of closed files; merging begins at the log's first name again.

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from bmq.broker.cleanup.former_owners import Unsettled
+from bmq.broker.cleanup.upkeep_queue import UpkeepState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
 from bmq.storage.cleaning.job_round import DRAFT_FOLDER
@@ -374,7 +375,7 @@ async def test_the_sweeper_leaves_the_drafts_that_the_record_names() -> None:
     await first.driver.store_swap(swap)
     second = await compacted(world, "b")
     await asyncio.sleep(10 * BRISK.grace_ms / 1000)
-    assert not await second.janitor._sweeper.sweep(second.driver, second.clock.now_ms())
+    assert not await second.janitor._sweeper.sweep(UpkeepState(second.driver), second.clock.now_ms())
     assert sorted(map(base_name, swap.drafts)) == [each for each in await world.names() if each.startswith(".clean")]
 
 

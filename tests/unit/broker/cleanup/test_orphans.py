@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from bmq.broker.cleanup import orphans
 from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.cleanup.orphans import FENCED_AT_ONCE, Sweeper
+from bmq.broker.cleanup.upkeep_queue import UpkeepState
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import Swap
 from bmq.storage import layout
@@ -56,9 +59,9 @@ async def sweep(unclosable: str = "") -> tuple[list[str], float]:
         patch.setattr(MemoryFileSystem, "fence", slow_fence)
         if unclosable:
             with pytest.raises(StorageUnavailable):
-                await sweeper.sweep(driver, shared.clock.now_ms() + HOUR_MS)
+                await sweeper.sweep(UpkeepState(driver), shared.clock.now_ms() + HOUR_MS)
         else:
-            assert await sweeper.sweep(driver, shared.clock.now_ms() + HOUR_MS)
+            assert await sweeper.sweep(UpkeepState(driver), shared.clock.now_ms() + HOUR_MS)
     assert sweeper.files_swept == len(LEFT) - bool(unclosable)
     return await world.names(), loop.time() - begun
 
@@ -113,17 +116,17 @@ async def test_the_folder_of_a_job_is_deleted_a_day_after_its_last_change() -> N
     for path in (f"{folder}/part-0.log", f"{folder}/sub/part-1.log", f"{other}/part-0.log"):
         await write_once(world.reading, path, b"draft")
     await world.reading.make_folder(f"{PATH.folder}/.somebody-elses")
-    sweeper = owner.janitor._sweeper
-    await sweeper.sweep(owner.driver, now_ms + DAY_MS - HOUR_MS)
+    sweeper, state = owner.janitor._sweeper, UpkeepState(owner.driver)
+    await sweeper.sweep(state, now_ms + DAY_MS - HOUR_MS)
     assert await world.names(folder) == ["part-0.log", "sub"]
     await asyncio.sleep(2 * HOUR_MS / 1000)
     await write_once(world.reading, f"{other}/part-1.log", b"draft")
-    await sweeper.sweep(owner.driver, owner.broker.context.clock.now_ms() + DAY_MS - HOUR_MS)
+    await sweeper.sweep(state, owner.broker.context.clock.now_ms() + DAY_MS - HOUR_MS)
     assert await world.names() == [".compact-busy", ".somebody-elses"], "a young file keeps the old beside it"
     assert sweeper.files_swept == 1
-    await sweeper.sweep(owner.driver, owner.broker.context.clock.now_ms() + 10 * DAY_MS, "busy")
+    await sweeper.sweep(state, owner.broker.context.clock.now_ms() + 10 * DAY_MS, "busy")
     assert await world.names() == [".compact-busy", ".somebody-elses"], "its job holds the partition"
-    await sweeper.sweep(owner.driver, owner.broker.context.clock.now_ms() + 10 * DAY_MS, "bus")
+    await sweeper.sweep(state, owner.broker.context.clock.now_ms() + 10 * DAY_MS, "bus")
     assert await world.names() == [".somebody-elses"]
 
 
@@ -137,7 +140,7 @@ async def test_a_folder_that_may_not_be_deleted_waits_ever_longer_with_one_warni
     for path in (folder, other):
         await write_once(world.reading, f"{path}/part-0.log", b"draft")
     begun_ms = owner.broker.context.clock.now_ms() + 2 * DAY_MS
-    sweeper, tried_ms = owner.janitor._sweeper, list[int]()
+    sweeper, state, tried_ms = owner.janitor._sweeper, UpkeepState(owner.driver), list[int]()
     real = getattr(MemoryFileSystem, step)
 
     def denied(self: MemoryFileSystem, path: str, **options: Any) -> Any:
@@ -149,7 +152,7 @@ async def test_a_folder_that_may_not_be_deleted_waits_ever_longer_with_one_warni
     with monkeypatch.context() as patch:
         patch.setattr(MemoryFileSystem, step, denied)
         for now_ms in range(begun_ms, begun_ms + 40 * DAY_MS, HOUR_MS):
-            await sweeper.sweep(owner.driver, now_ms)
+            await sweeper.sweep(state, now_ms)
     pauses = [(after - before) // HOUR_MS for before, after in pairwise(tried_ms)]
     assert pauses == [6, 12, 24, 48, 96, 168, 168, 168, 168]
     warnings = [record for record in caplog.records if "ever more rarely" in record.message]
@@ -157,7 +160,84 @@ async def test_a_folder_that_may_not_be_deleted_waits_ever_longer_with_one_warni
     assert folder in (shown := str(vars(warnings[0])))
     assert "user=bmq, access=WRITE" in shown
     assert await world.names() == [".compact-denied"], "the others are deleted"
-    await sweeper.sweep(owner.driver, begun_ms + 60 * DAY_MS)
+    await sweeper.sweep(state, begun_ms + 60 * DAY_MS)
+    assert await world.names() == []
+
+
+WARNING = "ever more rarely"
+
+
+@contextmanager
+def no_deletions(*folders: str) -> Iterator[list[str]]:
+    """Have storage refuse to delete these folders; yield the folders of the attempts."""
+    delete, tried = MemoryFileSystem.delete, list[str]()
+
+    async def denied(self: MemoryFileSystem, path: str, *, recursive: bool = False) -> bool:
+        if path in folders:
+            tried.append(path)
+            raise NotAllowed(f"delete {path}: Permission denied: user=bmq, access=WRITE")
+        return await delete(self, path, recursive=recursive)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "delete", denied)
+        yield tried
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> int:
+    return len([record for record in caplog.records if WARNING in record.message])
+
+
+@pytest.mark.parametrize("end", ["deleted", "in use", "another owner"])
+async def test_a_folder_without_rights_is_forgotten_and_then_warned_of_again(
+    end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keep nothing of a folder that is deleted, or that a job uses again, or of a partition that has left."""
+    world = World()
+    owner = await world.owner("a")
+    folder = f"{PATH.folder}/.compact-denied"
+    await write_once(world.reading, f"{folder}/part-0.log", b"draft")
+    sweeper, state = owner.janitor._sweeper, UpkeepState(owner.driver)
+    with no_deletions(folder) as tried:
+        await sweeper.sweep(state, owner.clock.now_ms() + 2 * DAY_MS)
+        assert (warned(caplog), len(tried)) == (1, 1)
+        match end:
+            case "deleted":
+                world.storage.delete(folder, recursive=True)
+                await sweeper.sweep(state, owner.clock.now_ms() + 2 * DAY_MS + 1)
+                await world.reading.make_folder(folder)
+            case "in use":
+                await sweeper.sweep(state, owner.clock.now_ms())
+            case _:
+                state = UpkeepState(owner.driver)
+        await sweeper.sweep(state, owner.clock.now_ms() + 2 * DAY_MS + 2)
+        assert (warned(caplog), len(tried)) == (2, 2)
+
+
+async def test_each_of_very_many_folders_without_rights_waits_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    owner = await world.owner("a")
+    folders = [f"{PATH.folder}/.compact-job-{number:05d}" for number in range(1_001)]
+    for folder in folders:
+        await world.reading.make_folder(folder)
+    sweeper, state = owner.janitor._sweeper, UpkeepState(owner.driver)
+    with no_deletions(*folders) as tried:
+        for hours in (0, 1, 5, 6, 7):
+            await sweeper.sweep(state, owner.clock.now_ms() + 2 * DAY_MS + hours * HOUR_MS)
+    assert warned(caplog) == 1_001
+    assert len(tried) == 2 * 1_001
+
+
+async def test_a_wall_clock_that_is_set_back_makes_no_pause_longer() -> None:
+    world = World()
+    owner = await world.owner("a")
+    folder = f"{PATH.folder}/.compact-denied"
+    await world.reading.make_folder(folder)
+    sweeper, state = owner.janitor._sweeper, UpkeepState(owner.driver)
+    with no_deletions(folder):
+        await sweeper.sweep(state, owner.clock.now_ms() + 10_000 * DAY_MS)
+    await sweeper.sweep(state, owner.clock.now_ms() + 2 * DAY_MS)
     assert await world.names() == []
 
 
@@ -168,12 +248,12 @@ async def test_a_jobs_folder_stays_while_the_record_names_a_draft_of_it() -> Non
     drafts = f"{folder}/part-0.log", f"{folder}/part-0.idx"
     for path in drafts:
         await write_once(world.reading, path, b"draft")
-    now_ms = owner.broker.context.clock.now_ms()
+    now_ms, state = owner.broker.context.clock.now_ms(), UpkeepState(owner.driver)
     await owner.driver.store_swap(Swap(name=S(0, 1, 0, 1), draft=drafts[0], draft_index=drafts[1]))
-    await owner.janitor._sweeper.sweep(owner.driver, now_ms + 10 * DAY_MS)
+    await owner.janitor._sweeper.sweep(state, now_ms + 10 * DAY_MS)
     assert len(await world.names(folder)) == 2
     await owner.driver.store_swap(None)
-    await owner.janitor._sweeper.sweep(owner.driver, now_ms + 10 * DAY_MS)
+    await owner.janitor._sweeper.sweep(state, now_ms + 10 * DAY_MS)
     assert await world.names() == []
 
 
