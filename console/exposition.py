@@ -102,6 +102,10 @@ def take(state: ConsoleState) -> Numbers:
                 _gauge("bmq_request_bytes_held", "Bytes of requests read and not answered yet"),
                 port.request_bytes_held,
             ),
+            (
+                _gauge("bmq_requests_outliving", "Produces with acks=0 in progress whose connection is closed"),
+                port.requests_outliving,
+            ),
             (_counter("bmq_connections_refused", "Connections over a limit, closed"), port.connections_refused),
             (
                 _counter("bmq_connections_throttled", "Connections over a rate, which waited, or were closed"),

@@ -179,6 +179,8 @@ class PortCounters:
     tls_handshakes_failed: int = 0
     request_bytes_held: int = 0
     """Bytes of requests that were read and have no response yet."""
+    requests_outliving: int = 0
+    """Requests without a response that are in progress, and whose connection is closed."""
     authentications: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """Outcomes of authentication on SASL listeners, by the metric's name, listener and mechanism."""
 

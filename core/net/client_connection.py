@@ -45,8 +45,8 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
     receive buffer serves all connections.
     """
 
-    __slots__ = ("_frames", "_is_reading", "_mute_timer", "_muted_until", "_on_close", "_on_open", "_progress",
-                 "_share", "client_id", "client_software", "host", "peer", "session")  # fmt: skip
+    __slots__ = ("_frames", "_is_reading", "_mute_timer", "_muted_until", "_on_close", "_on_open", "_outliving",
+                 "_progress", "_share", "client_id", "client_software", "host", "peer", "session")  # fmt: skip
 
     _listener: ConnectionOwner[ClientConnection]
 
@@ -72,6 +72,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         self._on_close = Subscribers[[]]()
         self._is_reading = True
         self._muted_until = 0.0
+        self._outliving = 0  # requests, as counted last
         self._mute_timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -407,7 +408,10 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
             self._listener.finished(self)
 
     def _count_outliving(self) -> None:
-        """Update the budget after the close.  It may call other connections."""
+        """Update the counter and the budget after the close.  The budget may call other connections."""
+        outliving = len(self._requests.started)
+        self._listener.metrics.requests_outliving += outliving - self._outliving
+        self._outliving = outliving
         held, share = self._requests.bytes_held, self._share
         if held != share.held or held != share.complete:
             share.count(self, held, held, has_completed=False)

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from bmq.core.aio.standstill import Standstill
 from bmq.core.config import NodeConfig
+from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.login_budget import LoginBudget
 from bmq.core.net.request import Dispatch
 from bmq.core.net.request_budget import RequestBudget
@@ -29,6 +30,7 @@ class ConnectionOwner(LoopOwner, Protocol[C]):
 
     dispatch: Dispatch
     config: NodeConfig
+    metrics: PortCounters
     budget: RequestBudget
     """Bytes of the connections with a session."""
     login_budget: LoginBudget[C]

@@ -15,6 +15,7 @@ from bmq.server.queries.login_metrics import login_metrics
 from bmq.storage.access import REFUSALS
 from bmq.storage.block_cache import BlockCache
 from bmq.storage.logins import LOGINS
+from bmq.storage.overdue_calls import OVERDUE_CALLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +43,13 @@ def process_metrics(parts: ProcessParts) -> Sequence[Own]:
     unusable = "Keys of the metadata store and topics that this process cannot use, see the log"
     given_up = "Times that all clients' connections were closed: this process stood still, or lost its membership"
     refused = "New files that storage did not give the owner or group of their topic, see the log"
+    overdue = "Calls of a library for storage that are older than their time-outs, and hold a thread each"
     return (
         OwnMetric("clients_given_up", given_up, parts.counters.clients_given_up, True),
         OwnMetric("quarantined", unusable, len(parts.quarantined())),
         *_certificates(parts.certificates),
         OwnMetric("storage_access_refused", refused, REFUSALS.total, True),
+        OwnMetric("storage_calls_overdue", overdue, OVERDUE_CALLS.number),
         *login_metrics(LOGINS),
         *(_etcd_calls(parts.store_times) if parts.store_times is not None else ()),
         *_reads(parts.pool, parts.cache_bytes),

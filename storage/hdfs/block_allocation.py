@@ -291,7 +291,7 @@ async def _refuse_short(client: HdfsClient, file: LeasedFile, exclusions: Exclus
 
 
 def _refuse_full(client: HdfsClient, file: LeasedFile, taken: int, wanted: int, live: set[str]) -> None:
-    """Raise OutOfSpace if one of the ``live`` nodes, which take no block now, may take a block later."""
+    """Raise OutOfSpace if a node of ``live`` may take a block later.  None of them takes a block now."""
     if hopeful := client.refusing.refused(live, asyncio.get_running_loop().time()):
         raise OutOfSpace(
             f"{file.path}: {taken} of {wanted} datanodes take a block; {', '.join(hopeful)} live, and"

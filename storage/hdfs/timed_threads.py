@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from bmq.core.aio.subscribers import no_op
 from bmq.storage.hdfs.library_thread import LibraryThread
+from bmq.storage.overdue_calls import OVERDUE_CALLS, OverdueCalls
 
 T = TypeVar("T")
 
@@ -46,11 +47,21 @@ class _UnderWay:
 class TimedThreads:
     """Threads for the calls of an event loop: ``usable`` threads, at most ``most`` with the threads of overdue calls.
 
-    ``on_overdue`` is called on the loop when a call is as old as its time-out.
+    ``on_overdue`` is called on the loop when a call is as old as its time-out.  ``counter`` counts the overdue calls
+    until they end, or this is closed.
     """
 
-    def __init__(self, name: str, *, usable: int, most: int, on_overdue: Callable[[], None] = no_op) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        usable: int,
+        most: int,
+        on_overdue: Callable[[], None] = no_op,
+        counter: OverdueCalls = OVERDUE_CALLS,
+    ) -> None:
         self._name = name
+        self._counter = counter
         self._usable = usable
         self._most = most
         self._on_overdue = on_overdue
@@ -110,6 +121,7 @@ class TimedThreads:
             thread.close()
         self._refuse_waiting(f"{self._name} is closed")
         self._in_time.clear()
+        self._counter.add(-self.overdue)
         self._overdue.clear()
         self._idle.clear()
 
@@ -140,6 +152,7 @@ class TimedThreads:
             return  # the end is noted in this turn of the loop
         self._in_time.discard(under_way)
         self._overdue.add(under_way)
+        self._counter.add(1)
         under_way.thread.close()
         self._on_overdue()
         self._begin()
@@ -152,7 +165,9 @@ class TimedThreads:
         if under_way in self._in_time:
             self._in_time.discard(under_way)
             self._idle.append(under_way.thread)
-        self._overdue.discard(under_way)
+        else:
+            self._overdue.discard(under_way)
+            self._counter.add(-1)
         self._settle(under_way.outcome, end)
         self._begin()
 

@@ -136,6 +136,7 @@ SHOWN_AS = {
     "connections_malformed": "bmq_connections_malformed_total",
     "tls_handshakes_failed": "bmq_tls_handshakes_failed_total",
     "request_bytes_held": "bmq_request_bytes_held",
+    "requests_outliving": "bmq_requests_outliving",
     "tail_hit_bytes": "bmq_fetch_tail_bytes_total",
     "storage_read_bytes": "bmq_fetch_storage_bytes_total",
 }

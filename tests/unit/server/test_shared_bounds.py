@@ -112,7 +112,7 @@ COUNTERS = {
     "client_port": {  # of a port, here the clients': of all listeners
         "authentications", "connections", "connections_idle_closed", "connections_malformed", "connections_refused",
         "connections_stuck_closed", "connections_throttled", "connections_total", "request_bytes_held",
-        "tls_handshakes_failed", "user_connections_refused",
+        "requests_outliving", "tls_handshakes_failed", "user_connections_refused",
     },
     "counters": {"clients_given_up"},  # of the process
 }  # fmt: skip

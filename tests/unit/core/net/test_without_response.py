@@ -165,11 +165,13 @@ async def test_those_in_progress_outlive_the_connection() -> None:
     assert peer.is_gone
     assert not world.listener.connections
     assert world.metrics.request_bytes_held == held + CONNECTION_BYTES
-    for number in (2, 1):
+    assert world.metrics.requests_outliving == 2
+    for left_over, number in enumerate((1, 2)):
         assert world.metrics.request_bytes_held > 0
-        world.script.respond(number)
+        world.script.respond(3 - number)
         await turn()
         await turn()
+        assert world.metrics.requests_outliving == 1 - left_over
     assert peer.answers() == []
     assert sorted(world.script.released) == [1, 2]
     assert world.metrics.request_bytes_held == 0
@@ -274,10 +276,11 @@ async def test_a_stop_gives_those_in_progress_up_after_its_time(has_ended: bool)
     peer.send(without_response(1))
     if has_ended:
         assert not await left(peer)
+    assert world.metrics.requests_outliving == has_ended
     await world.listener.drain(1)
     await turn()
     assert world.script.answers[1].cancelled()
-    assert world.metrics.request_bytes_held == 0
+    assert (world.metrics.request_bytes_held, world.metrics.requests_outliving) == (0, 0)
 
 
 async def test_a_frame_that_cannot_end_leaves_the_budget() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.timed_threads import NoOutcome, TimedThreads
+from bmq.storage.overdue_calls import OVERDUE_CALLS, OverdueCalls
 from tests.harness.waiting import until
 
 pytestmark = pytest.mark.loops("asyncio")
@@ -40,9 +41,11 @@ def hung() -> Iterator[Calls]:
 
 
 @asynccontextmanager
-async def timed_threads(usable: int = USABLE, most: int = MOST) -> AsyncIterator[TimedThreads]:
+async def timed_threads(
+    usable: int = USABLE, most: int = MOST, counter: OverdueCalls = OVERDUE_CALLS
+) -> AsyncIterator[TimedThreads]:
     """Make threads that are closed within the loop."""
-    threads = TimedThreads("calls", usable=usable, most=most)
+    threads = TimedThreads("calls", usable=usable, most=most, counter=counter)
     try:
         yield threads
     finally:
@@ -106,6 +109,27 @@ async def test_the_age_of_a_call_decides_and_not_who_waits_for_it(hung: Calls) -
         await until(lambda: threads.overdue == USABLE)
         hung.end.set()
         await until(lambda: threads.overdue == 0)
+
+
+async def test_overdue_calls_are_counted_until_they_end_or_the_end_of_the_threads(hung: Calls) -> None:
+    """Count the calls of all threads in one place."""
+    counter = OverdueCalls()
+    others = Calls()
+    async with (
+        timed_threads(counter=counter) as threads,
+        timed_threads(counter=counter) as closed,
+    ):
+        await leave(threads, hung, USABLE, timeout_s=0.05)
+        await until(lambda: counter.number == USABLE)
+        await leave(closed, others, 1, timeout_s=0.05)
+        await until(lambda: counter.number == USABLE + 1)
+        hung.end.set()
+        await until(lambda: counter.number == 1)
+        assert (threads.overdue, closed.overdue) == (0, 1)
+        closed.close()
+        assert counter.number == 0
+        others.end.set()
+    assert counter.number == 0
 
 
 async def test_a_call_that_its_thread_never_began_gives_its_place_back(
