@@ -63,7 +63,7 @@ class Sweeper:
         Files of the present epoch are not touched, whatever their holder: an epoch has one owner, which is about to use
         a spare or has given it up.  Its successor deletes them.  Folders of jobs are deleted ``JOB_GRACE_MS`` after
         their last change, but for the folder of ``job``, which holds the partition.  A folder that this process may not
-        delete waits for ``DENIED_PAUSE_MS`` and longer, as long as each look finds it.  ``now_ms`` is wall time.
+        delete waits for ``DENIED_PAUSE_MS`` and longer, while every look finds it.  ``now_ms`` is wall time.
         Raises RequestError if the partition is not owned any more, StorageError, KvError.
         """
         driver, machine = state.driver, state.driver.machine
