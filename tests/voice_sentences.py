@@ -8,7 +8,8 @@ of sentences stop them, and a program can find all three:
 ``subject``    a sentence, but the first of its text, whose first word points back (``OPENERS``)
 
 The texts are the docstrings of the product, its log lines and exceptions, the pages of ``docs/``, the ``FRONT_PAGES``,
-and the cells of the tables of all pages.  Each folder has its bounds in ``tests/voice_bounds.toml``.  A change may lower a bound, by ``--lower``, and never raise it.
+and the cells of the tables of all pages.  Each folder has its bounds in ``tests/voice_bounds.toml``.  A change may
+lower a bound, by ``--lower``, and never raise it.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class Finding:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare the sentences with their bounds, print the folders that are over, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.voice_sentences", description=__doc__.partition("\n")[0])
-    parser.add_argument("folders", nargs="*", default=[*ROOMS, PAGES, FRONT, TABLES], help="folders to read; all by default")
+    parser.add_argument(
+        "folders", nargs="*", default=[*ROOMS, PAGES, FRONT, TABLES], help="folders to read; all by default"
+    )
     parser.add_argument("--worst", type=int, metavar="N", default=0, help="print the N worst sentences")
     parser.add_argument("--lower", action="store_true", help="write today's numbers where they are below the bounds")
     options = parser.parse_args(arguments)
