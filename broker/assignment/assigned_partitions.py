@@ -17,10 +17,10 @@ So partitions are opened from three queues:
 | | or released by their former owner, or left by it without that | |
 | QUEUED | all others | up to ``BACKGROUND_PARALLEL``, those of the other queues counted |
 
-A partition whose record names another live member as its owner is not fenced at once: its
-owner sees the move too, and is about to flush, close and release it.  Such a partition is WAITING, in none of the
-queues, until ``handed_over``, until that member is gone (``members_gone``), or for ``BrokerConfig.handover_wait_ms``;
-then it is opened ahead of the background queue, by fencing if need be.  Requests for it wait meanwhile.
+A partition whose record names another live member as its owner is not fenced at once: its owner sees the move too, and
+is about to flush, close and release it.  Such a partition is WAITING, in none of the queues.  Its wait ends with
+``handed_over``, with the end of the other member (``members_gone``), or after ``BrokerConfig.handover_wait_ms``.  Then
+it is opened ahead of the background queue, by fencing if need be.  Requests for it wait meanwhile.
 
 A partition that is still assigned but no longer owned (fenced, or its opening failed) is tried again without end, with
 bounded back-off: throttled storage at start is not a reason to give up (AutoMQ #3177).  A partition that is OFFLINE
@@ -257,7 +257,7 @@ class AssignedPartitions:
     def get(self, key: PartitionKey) -> PartitionOwner | None:
         """Return the owner if it is in WRITE now, else None.
 
-        A partition that is not open yet is then opened before those that were not asked for.
+        The call opens the partition, if it is not open yet, before the partitions that no request waits for.
         """
         slot = self._slots.get(key)
         if slot is None:

@@ -1,8 +1,8 @@
 """The driver of one partition: performs the machine's effects, and posts their results as events.
 
-It decides nothing. Its I/O, which the functions of the effects act on, is in ``broker.partition.partition_io``.
-A produce goes this way: ``append`` (check, number, queue) -> a turn of the scheduler -> ``send`` (one write and one
-flush for all that is queued) -> one ``Flushed`` event -> the callbacks of its batches.
+It decides nothing. Its I/O, which the functions of the effects act on, is in ``broker.partition.partition_io``. A
+produce goes this way: ``append`` (check, number, queue) -> a turn of the scheduler -> ``send`` (the whole queue by one
+write and one flush) -> a ``Flushed`` event -> the callbacks of its batches.
 """
 
 from __future__ import annotations

@@ -228,8 +228,8 @@ class Takeover:
     def _clamped(self, log_start: int, first: int | None) -> int:
         """Return the log start, at least the first segment's base, as in Kafka (``LogLoader``).
 
-        Without the checkpoint that holds it, a log start would lie below files that were deleted long ago: a consumer
-        that begins there would wait for ever.
+        If the checkpoint with the log start is lost, the log start would lie below files that were deleted long ago: a
+        consumer that begins there would wait for ever.
         """
         if first is None or first <= log_start:
             return log_start

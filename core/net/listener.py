@@ -1,7 +1,8 @@
 """A listening port: accepts connections, within limits, and closes idle and stuck ones.
 
-``core.net.client_connection`` is one connection of a client, ``core.net.internal_connection`` one of another process of
-the cluster, ``core.net.frames`` cuts their bytes, ``core.net.request_budget`` bounds what all of them hold.
+Its parts: ``core.net.client_connection`` is the connection of a client, ``core.net.internal_connection`` the connection
+of another process of the cluster. ``core.net.frames`` cuts their bytes, ``core.net.request_budget`` bounds the bytes
+that all of them hold.
 """
 
 from __future__ import annotations

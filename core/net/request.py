@@ -194,7 +194,7 @@ class PendingResponse:
 
 
 class CloseConnection(Exception):
-    """Bytes that are not a request: close the connection, with one log line that has ``str`` as its reason."""
+    """Bytes that are not a request: close the connection, with a log line and ``str`` as its reason."""
 
 
 class CloseQuietly(CloseConnection):
@@ -204,13 +204,12 @@ class CloseQuietly(CloseConnection):
 class Dispatch(Protocol):
     """An endpoint: from a frame (without its size field) to a response.
 
-    Called, it returns a ``Response`` at once, or an awaitable of one that has run up to its first await already (a
-    ``PendingResponse`` has no turn of its own: the connection gets it in a call).
-    CloseConnection, raised or awaited, closes the connection; any other exception is a bug, which is logged and closes
-    it too. ``is_pipelined`` returns, from the frame alone, whether this request may be dispatched while earlier ones of
-    its connection have no response (Produce); all others are dispatched in turn, as in Kafka.  ``expects_response``
-    returns whether this request has a response by protocol.  A request without one (Produce with acks=0) outlives its
-    connection's end.
+    Called, it returns a ``Response``, or an awaitable of a response.  The awaitable has already run up to its first
+    await (a ``PendingResponse`` has no turn of its own: the connection gets it in a call).  CloseConnection, raised or
+    awaited, closes the connection; any other exception is a bug, which is logged and closes it too.  ``is_pipelined``
+    returns, from the frame alone, whether this request may be dispatched while earlier ones of its connection have no
+    response (Produce); all others are dispatched in turn, as in Kafka.  ``expects_response`` returns whether this
+    request has a response by protocol.  A request without one (Produce with acks=0) outlives its connection's end.
     """
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]: ...

@@ -12,8 +12,8 @@ A batch's records, after decompression::
     value           varint length (-1: null), bytes
     headers         varint count, each: name (varint length, UTF-8), value (varint length, -1: null, bytes)
 
-Varints are zig-zag encoded.  Codecs: gzip; snappy, both as one raw block and in the framing of Kafka's Java client
-(``xerial``: 16 bytes of head, then blocks, each behind its i32 length); lz4 frames; zstd frames.
+Varints are zig-zag encoded.  Codecs: gzip; snappy, as a raw block or in the framing of Kafka's Java client (``xerial``:
+16 bytes of head, then blocks with their i32 lengths in front); lz4 frames; zstd frames.
 
 A few bytes can decompress to gigabytes, so output goes into a buffer that has a limit: what does not fit is an error.
 """

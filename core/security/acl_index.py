@@ -4,9 +4,9 @@
 the ACLs that apply to the resource       the operation is
 ========================================= ========================================================================
 none at all, of any principal             allowed if ``allow.everyone.if.no.acl.found``, else denied
-one denies it, or ALL, to the client      denied
-one allows it, ALL, or an operation that  allowed
-implies it, to the client
+an ACL denies it, or ALL, to the client   denied
+an ACL allows it, or ALL, or an operation allowed
+that implies it, to the client
 only others                               denied
 ========================================= ========================================================================
 

@@ -68,7 +68,9 @@ def load_authorities(context: ssl.SSLContext, authorities: bytes, where: str) ->
 
 
 def _reason(error: Exception, identity: PrivateKeyEntry | None = None) -> str:
-    """Return OpenSSL's reason in words.  It has none for a key that it cannot decrypt, nor for one that is missing."""
+    """Return OpenSSL's reason in words.
+
+    OpenSSL has no reason for a key that it cannot decrypt, nor for a missing key."""
     reason = getattr(error, "reason", None)
     if reason is None and identity is not None:
         if b"ENCRYPTED" in identity.key + identity.chain:

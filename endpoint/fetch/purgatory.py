@@ -1,7 +1,7 @@
 """Parked fetches: their partitions, the events since the last check, and which of them wake.  Pure.
 
 A *watch* belongs to a fetch session, for as long as that lives, or to one fetch without a session.  It follows its
-partitions, and keeps those that need a check apart, so that a fetch costs its changed partitions and not all::
+partitions, and keeps changed partitions apart.  So a fetch costs work for its changed partitions only::
 
     changed   an event has come, or there are more records: the next round checks it
     news      checked, nothing to read, but the next response has news (a new watermark, an unknown topic)
@@ -57,7 +57,7 @@ class SessionPartition:
 
 
 class FetchWatch:
-    """The partitions that one session, or one fetch without a session, follows together.
+    """The partitions that a session, or a fetch without a session, follows together.
 
     ``token`` belongs to the caller, to wake the parked fetch with.  ``events`` counts all events so far.
     ``is_committed``: the last fetch reads at read_committed, so that it waits for decided bytes.
