@@ -17,7 +17,7 @@ OFFSET, POSITION, TIMESTAMP = range(ENTRY)
 
 
 class SegmentIndex:
-    """The index of one segment: entries in order of offsets, each of which points at the beginning of a batch.
+    """The index of a segment: entries in order of offsets. An entry points at the beginning of a batch.
 
     ``entries`` is flat: offset, position, largest timestamp before it (milliseconds), repeated.  ``max_timestamp`` is
     the largest of the batches added, -1 without any; the batch at ``max_timestamp_offset`` is the first that has it.

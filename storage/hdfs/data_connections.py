@@ -67,7 +67,7 @@ class DataConnections:
         return connection
 
     def keep(self, address: Address, connection: Connection) -> None:
-        """Keep a connection on which a read came to its end; the one that is idle longest makes room.
+        """Keep a connection after a complete read; the connection that is idle longest makes room.
 
         A protected connection is kept with the state of its ciphers.
         """

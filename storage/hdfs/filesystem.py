@@ -52,7 +52,8 @@ T = TypeVar("T")
 READ_AGAIN_S = 0.1
 """The wait before a read that all replicas refused is repeated: a datanode renames a replica within milliseconds."""
 REFUSED_WITHIN_S = 1.0
-"""The time within which a failed read counts as refused: a longer one waited for datanodes that do not respond."""
+"""The time within which a failed read counts as refused. A read that failed later waited for datanodes that do not
+respond."""
 _DEFAULTS = CreateOptions()
 
 
