@@ -214,8 +214,8 @@ async def read(kv: KeyValue, key: str) -> tuple[PartitionRecord, int]:
 async def store(kv: KeyValue, key: str, record: PartitionRecord, revision: int) -> Stored | WriteRefused:
     """Write ``record`` if the key is still at ``revision``.
 
-    After KvUnknown call again with the same arguments: if the first commit did happen it refuses this one, but the
-    record found is the one wanted, and the result is Stored.  Raises KvError, and FormatError if the record found
+    After KvUnknown call again with the same arguments.  If the first commit did happen, the second is refused, but the
+    record found is equal to ``record``, and the result is Stored.  Raises KvError, and FormatError if the record found
     cannot be decoded: nothing was written then.
     """
     wanted = encode(record)

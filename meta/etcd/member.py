@@ -68,7 +68,7 @@ class EtcdMember:
     def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None, settings: EtcdSettings) -> None:
         self.endpoint = endpoint
         self.silence: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the member is found silent, for those that listen to it then; there is a new one from then on."""
+        """Done when the member is found silent. The waiting calls share this future; a new future follows it."""
         self._settings = settings
         options = _options(settings)
         if credentials is None:

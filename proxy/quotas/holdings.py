@@ -182,7 +182,7 @@ class Holdings:
         self._share_of = share_of
         self._all: OrderedDict[tuple[str, Holder], Holding] = OrderedDict()
         self.throttles: defaultdict[str, Throttles] = defaultdict(Throttles)
-        """What was throttled by each kind, of holders that were forgotten as well."""
+        """Throttles by kind of quota, of forgotten holders as well."""
         self.on_new: Callable[[Holding], None] = no_op
         """Called with each holder that is counted from now on."""
 

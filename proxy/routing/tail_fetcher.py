@@ -1,4 +1,4 @@
-"""The tail connection to one broker: one incremental fetch session over the partitions that are read here.
+"""The tail connection to a broker: an incremental fetch session over the partitions that are read here.
 
 A partition joins with a query for the owner's epoch and offsets, and is fetched from the watermark on; the batches of a
 response go to the tail cache as they came.  A request lists only changes since the last one.  The broker parks it until

@@ -58,8 +58,8 @@ BATCHES_MAX = 4096
 """Rows of the table of batches: those of a segment of small batches that are held before any is decoded."""
 
 _RUN_BYTES_MIN = 1 << 20
-"""Size in bytes below which a run of decompressed batches takes in uncompressed ones by a copy, so that a topic of both
-does not become many small record batches."""
+"""Size in bytes below which a run of decompressed batches takes in uncompressed batches by a copy. So a topic of both
+kinds does not become many small record batches."""
 _RECORD_BYTES_MIN = 7  # length, attributes, timestamp, offset, key, value and headers of an empty one
 _TIME_MIN = -(2**63)
 _TIME_MAX = 2**63 - 1
