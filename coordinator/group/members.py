@@ -230,7 +230,7 @@ class GroupMembers:
     def select_protocol(self) -> str:
         """Return the protocol that all members support and most prefer.
 
-        Of equals, it is the protocol with the earliest vote.
+        If several are equal, the earliest vote decides.
         """
         candidates = {name for name, count in self._support.items() if count == len(self._by_id)}
         if len(candidates) == 1:
