@@ -227,8 +227,8 @@ class Broker:
     def is_gray(self) -> bool:
         """True when this broker should give its partitions to others, because storage acknowledges nothing to it.
 
-        Not while storage refuses files for want of room, although a broker without an open file has nothing
-        acknowledged then: the others have no more room, and this broker gets its share of what there is
+        False while storage refuses files for want of room, although a broker without an open file has nothing
+        acknowledged then. Other brokers have no more room, and this broker gets its share
         (``broker.files.open_file_limit``).
         """
         return self.is_lost or (self._storage.is_stalled and not self.context.open_files.is_refused)

@@ -163,9 +163,9 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
     copies of a segment.  ``is_internal``: the topic is written by coordinators.
 
     With ``cleanup.policy=compact`` alone nothing expires; a segment is open for max.compaction.lag.ms at most, as in
-    Kafka, since an open segment is not cleaned.  Of an internal topic nothing ever expires, whatever its
-    policy: earlier versions let it be changed, and retention would delete the offsets of groups.  Nor is an internal
-    topic compacted: its coordinators write snapshots.
+    Kafka, since an open segment is not cleaned.  In an internal topic nothing ever expires, whatever its policy:
+    earlier versions let it be changed, and retention would delete the offsets of groups.  Nor is an internal topic
+    compacted: its coordinators write snapshots.
     """
     default, rules, unset = LogConfig(), BatchRules(), NOT_COMPACTED
 

@@ -10,8 +10,8 @@ connection, or a handle in this process):
   ownership of the partition, and need not be durable.  Every coordinator that opens the log here, stale or not, appends
   a barrier first, and the next coordinator replays the log up to its own barrier (``coordinator.shard.log``);
 * only the holder that opened the log last may append, and not after one of its appends failed.  Otherwise bytes still
-  in the socket of a broken connection could be appended behind the barrier of the same coordinator's next ``open``:
-  they would be in the log, but not in the coordinator's memory.
+  in the socket of a broken connection could be appended behind the barrier of the same coordinator's next ``open``.
+  They would be in the log, but not in the coordinator's memory.
 """
 
 from __future__ import annotations

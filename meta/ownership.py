@@ -1,4 +1,4 @@
-"""The record of a partition: its owner, and the segments that are not certainly closed.  One key a partition.
+"""The record of a partition: its owner, and the segments that are not certainly closed; a key per partition.
 
 The record is the truth that fences owners: it is only ever written by a commit that compares the revision its writer
 read (rules 3, 4 and 7).  It changes with a segment or an owner, never with a produce.
@@ -25,8 +25,8 @@ class SegmentEntry:
     """A registered segment, with all that a process needs to find and fence it.
 
     ``spare`` is the path it was created under, ``holder`` and ``file_id`` its lease.  ``length`` and ``end_offset`` are
-    -1 until it is certainly closed.  One closed entry, the newest, is kept to lead to its ``.idx``.  Only the entry of
-    a segment that ``bmq cluster rebuild`` found on storage has a cleaning number in its name.
+    -1 until it is certainly closed.  A single closed entry, the newest, is kept to lead to its ``.idx``.  Only the
+    entry of a segment that ``bmq cluster rebuild`` found on storage has a cleaning number in its name.
     """
 
     name: SegmentName
@@ -74,7 +74,7 @@ class PartitionRecord:
     ``is_settled``: after a planned hand-over, the index of the last closed segment has all facts about the log. So
     journals need not be read: a live broker's journal is long, and grows all the time.
 
-    ``last`` is the (epoch, n) of the last segment that was registered, or above it: no file on storage has a later
+    ``last`` is the (epoch, n) of the last segment that was registered, or above it.  No file on storage has a later
     final name (rule 3), unless the store is older than storage.  ``segments`` does not show it, since segments without
     data leave the record.
 

@@ -6,7 +6,7 @@ counter starts again, so without the count it could issue an id whose sequence n
 it is the field ``incarnation``.
 
 The record under ``producer-ids`` has the start of the next block.  A block belongs to the process whose commit moves
-the record; an unknown outcome, a crash or a stop wastes what is left of a block, and no id is ever issued twice.
+the record.  An unknown outcome, a crash or a stop wastes the rest of a block, and no id is ever issued twice.
 """
 
 from __future__ import annotations

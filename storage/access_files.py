@@ -2,7 +2,7 @@
 
 A topic's folders bound who comes to its files, so their rights are set first: removed rights end at once, and added
 rights come file by file.  A new folder or file has its mode when it is created, and on HDFS the group of the folder
-above it, so that only a change has to go over all of them.
+above it.  So only a change has to go over all of them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A reader that passes over blocks once needs no more room for them than its reads take, however fast it is.  Room is
 missing if a block is read from storage again.  Either two readers follow each other further apart than the cache
 reaches, or there are more readers than room for their blocks read ahead.  So the keys of evicted blocks are kept for a
-while (the ghost list of ARC, Megiddo and Modha 2003), and a read of a block in the list claims its bytes.  A claim that
+while, in the ghost list of ARC (Megiddo and Modha 2003).  A read of a block in the list claims its bytes.  A claim that
 no such read supports any longer is halved every ``HALVED_S``.
 """
 

@@ -164,7 +164,7 @@ class RootLock(Enum):
 
 
 class Appender(Protocol):
-    """An open file and its write path.  One task uses it; no method blocks the loop.
+    """An open file and its write path.  A single task uses it; no method blocks the loop.
 
     ``write`` takes bytes (the buffer must not change until the flush that covers it is done) and returns the position
     after them.  ``flush`` returns a future of the position up to which bytes are acknowledged.  Many flushes may be

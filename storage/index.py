@@ -1,8 +1,8 @@
 """A segment's sparse index: (offset, position, largest timestamp before it), one entry every ``interval_bytes``.
 
 It is kept while a segment is written, and saved in its ``.idx`` and, piece by piece, in checkpoints.  It is an array of
-64-bit numbers: an open segment of 1 GB costs 400 KB at the default interval of 64 KB (Kafka's 4 KB would cost 6 MB and
-gain nothing, since storage is read in blocks anyway).
+64-bit numbers.  An open segment of 1 GB costs 400 KB at the default interval of 64 KB. Kafka's 4 KB would cost 6 MB and
+gain nothing, since storage is read in blocks anyway.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@
     magic    4s   b"1NRJ"
 
 A file begins with a snapshot: a full checkpoint of every partition that the broker holds.  When it has grown past
-``roll_bytes`` (and past a few times its snapshot) the next file is begun; the last but one may be deleted once the next
-holds its whole snapshot.  Records are parsed backwards from the end, so that a recovery decodes what it needs and no
-more; a torn end is stepped over.  A checkpoint is written only after its data is flushed.  So every readable record is
-true: also a record of a fenced broker, and a record whose own flush was never acknowledged.
+``roll_bytes`` (and past a few times its snapshot) the next file is begun.  Once the next file holds its whole snapshot,
+the last file but one may be deleted.  Records are parsed backwards from the end, so that a recovery decodes what it
+needs and no more; a torn end is stepped over.  A checkpoint is written only after its data is flushed.  So every
+readable record is true: also a record of a fenced broker, and a record whose own flush was never acknowledged.
 
 The writer is ``storage.journal_writer``.
 """

@@ -81,13 +81,12 @@ async def _record_of(queued: QueuedRecord) -> bytes:
 class JournalWriter:
     """The open journal of one broker.  A checkpoint is durable when the future that ``append`` returned is done.
 
-    One writer task (``run``) takes the queued records, writes them and flushes once (group commit).  If the pipeline
-    fails, the next file is begun with a snapshot, which contains the queued checkpoints: callers only wait longer.
-    ``snapshot`` gives a full checkpoint of each partition held, None for a partition without a checkpoint; other work
-    runs while it is iterated.  A flush that
-    takes longer than ``late_s`` counts as failed; this patience grows with the bytes, with a sync, and with each late
-    flush.  ``no_room`` is called with the reason each time that storage has no room for the next file.
-    ``access``: the rights on the files.
+    A single writer task (``run``) takes the queued records, writes them and flushes once (group commit).  If the
+    pipeline fails, the next file is begun with a snapshot, which contains the queued checkpoints: callers only wait
+    longer.  ``snapshot`` gives a full checkpoint of each partition held, None for a partition without a checkpoint;
+    other work runs while it is iterated.  A flush that takes longer than ``late_s`` counts as failed; this patience
+    grows with the bytes, with a sync, and with each late flush.  ``no_room`` is called with the reason each time that
+    storage has no room for the next file.  ``access``: the rights on the files.
 
     ``JournalMachine`` decides what is written and when; ``run`` performs the machine's effects, one after the other.
     ``storage.journal_copies`` decides the number of copies of a file, and when a file with too few copies is replaced.

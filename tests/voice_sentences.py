@@ -142,7 +142,7 @@ def findings(folder: str) -> Iterator[Finding]:
 def _paths(folder: str) -> list[Path]:
     front = [ROOT / page for page in FRONT_PAGES]
     pages = sorted((ROOT / PAGES).rglob("*.md"))
-    return {FRONT: front, TABLES: front + pages, PAGES: pages}.get(folder) or files([folder])
+    return {FRONT: front, TABLES: front + pages, PAGES: pages}.get(folder) or list(files([folder]))
 
 
 def judge(sentence: str, *, is_first: bool) -> tuple[tuple[str, ...], int]:

@@ -8,7 +8,7 @@ ignores it. A node that does not respond to a probe is left by every pipeline th
 Slowness is judged against the other nodes, never alone: storage that is slow everywhere is only slow. A flush is as
 slow as the slowest node of its pipeline. So a slow flush makes all of its nodes suspect, and a fast one clears all of
 them. A node is therefore rated by its fast flushes: a good node has some, in pipelines without the slow one; the slow
-one has none. This works from four nodes on, where means over all flushes would need fifteen. Rolls for slowness take a
+one has none. The rating works from four nodes on; a mean over all flushes would need fifteen. Rolls for slowness take a
 token from a bucket, so that a short disturbance of the whole cluster cannot cause a storm of new files.
 """
 

@@ -25,7 +25,7 @@ from bmq.storage.index import SegmentIndex
 _CORRUPT_STEP = 4 << 10
 _UNREADABLE_STEP = 256 << 10
 """Smallest reads, in bytes, that separate good bytes from bad bytes: from bytes with a wrong checksum, and from bytes
-that no datanode returns.  One try of the second kind may take seconds."""
+that no datanode returns.  A try of the second kind may take seconds."""
 
 
 class Choice(Enum):

@@ -10,14 +10,14 @@ decides the rest:
 
 No batch names a producer for the fence.  In one process the handle itself is the fence: it is refused once the
 partition has a later owner, or was opened again.  If coordinators and brokers are separate processes, the request has
-the shard's ownership number beside the batch, and the owner of the partition refuses a number lower than the highest
-that has opened the log there.  It takes appends only from the connection that opened the log last.  So within an
-ownership, too, only bytes that were sent after a barrier follow the barrier.
+the shard's ownership number beside the batch.  The owner of the partition refuses a number lower than the highest that
+has opened the log there.  It takes appends only from the connection that opened the log last.  So within an ownership,
+too, only bytes that were sent after a barrier follow the barrier.
 
 The number need not be durable.  If a *new* owner accepts a stale shard, the shard must first append a barrier there,
 and the shard with the later barrier replays all of it.  A producer id inside the batch would do the same in fewer bits
-(a producer epoch has 15), but Kafka's own loader takes every batch of ``__consumer_offsets`` with a producer id for a
-transactional one (``CoordinatorLoaderImpl``, ``OffsetMetadataManager.replay``).
+(a producer epoch has 15).  But Kafka's own loader takes every batch of ``__consumer_offsets`` with a producer id for a
+transactional batch (``CoordinatorLoaderImpl``, ``OffsetMetadataManager.replay``).
 """
 
 from __future__ import annotations

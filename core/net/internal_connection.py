@@ -1,11 +1,11 @@
 """A connection of another process of the cluster: responses go out as they come, in any order.
 
 A request holds up only its own response.  A slow request does not delay the start of later requests, nor the reading of
-the socket: a produce to a slow pipeline, a group that waits for its members, a parked fetch.  A caller bounds its
-outstanding requests by credit, and this side bounds the sum.  Past ``queued.max.request.bytes`` of its listener,
-connections that hold more than ``SHARE_BYTES`` stop reading until responses have gone out.  The others go on, so that a
-ping, a query or a new connection is served however much waits for storage: a busy process must not look dead.  Bound:
-the limit, a frame of socket.request.max.bytes, and ``SHARE_BYTES`` and a read per connection.
+the socket.  Examples are a produce to a slow pipeline, a group that waits for its members, a parked fetch.  A caller
+bounds its outstanding requests by credit, and this side bounds the sum.  Past ``queued.max.request.bytes`` of its
+listener, connections that hold more than ``SHARE_BYTES`` stop reading until responses have gone out.  The others go on,
+so that a ping, a query or a new connection is served however much waits for storage: a busy process must not look dead.
+Bound: the limit, a frame of socket.request.max.bytes, and ``SHARE_BYTES`` and a read per connection.
 
 As towards clients, nothing begins and nothing is read while the other side does not read its responses.
 """

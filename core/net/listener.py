@@ -52,8 +52,8 @@ _log = logging.getLogger(__name__)
 class Listener:
     """Listening addresses and their connections, with common limits, request memory and one timer.
 
-    ``in_order`` False is for the cluster's own processes: their responses go out as they come, any number of them may
-    share a host, and they are closed for silence (``core.net.internal_connection``) instead of idleness.
+    ``in_order`` False is for the cluster's own processes. Their responses go out as they come, and any number of them
+    may share a host. They are closed for silence (``core.net.internal_connection``) instead of idleness.
     """
 
     def __init__(

@@ -99,8 +99,8 @@ def first_not_older(batch: Batch, timestamp: int, start_offset: int, *, bytes_ma
     """Return the first record at or past ``start_offset`` that is not older than ``timestamp``; None if all are older.
 
     Records that compaction took are passed over.  If the batch cannot be decoded, or is larger than ``bytes_max`` once
-    decompressed, it is the batch's first offset at or past ``start_offset`` with the batch's largest timestamp: at or
-    before the right record, so nothing is skipped.
+    decompressed, it is the batch's first offset at or past ``start_offset``, with the batch's largest timestamp.  This
+    offset is at or before the right record, so nothing is skipped.
     """
     if not batch.count:  # its codec may be set, and some brokers leave the largest time of what was removed
         return None

@@ -8,8 +8,8 @@ partitions, and keeps changed partitions apart.  So a fetch costs work for its c
     waiting   checked, and its owner is not known yet: reported only when the fetch's time is up
 
 A partition in none of the three is *quiet*: its reader is at the end, and the client has all its marks.  Every event
-moves its partition back to ``changed``.  Events count for a watch whether or not a fetch is parked on it, and a fetch
-parks only if none has come since it checked: so no event is lost between the two.
+moves its partition back to ``changed``.  Events count for a watch whether or not a fetch is parked on it.  A fetch
+parks only if no event has come since it checked, so no event is lost between the two.
 """
 
 from __future__ import annotations

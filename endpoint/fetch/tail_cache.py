@@ -1,8 +1,8 @@
 """The newest batches of every partition, as their owners flushed them.  Pure.
 
 A partition's tail is a run of consecutive batches that ends at its high watermark.  A batch that does not continue the
-run (some were missed, or another owner wrote them) begins a new run.  One bound holds for all tails together; past it
-the oldest batch, whichever partition's, is evicted first.  A partition without batches here costs nothing.
+run (some were missed, or another owner wrote them) begins a new run.  A single bound holds for all tails together; past
+it the oldest batch, whichever partition's, is evicted first.  A partition without batches here costs nothing.
 
 The bytes that are kept alive count (rule 8).  A produce request is a single frame with the batches of many partitions,
 and a view of one batch keeps the whole frame alive.  Its batches arrive and are evicted together.  So a frame is kept

@@ -28,7 +28,7 @@ class CallFailed(Exception):
 
 
 class Superseded(CallFailed):
-    """A call that etcd may have lost in an election.  That is not the member's fault."""
+    """A call that etcd may have lost in an election.  The member is not at fault."""
 
     def __init__(self, text: str) -> None:
         super().__init__(FailureVerdict.UNKNOWN, text)

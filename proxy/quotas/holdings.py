@@ -1,6 +1,6 @@
 """Holders of quotas, as far as this process serves them: use, credit, and the times of being held up.
 
-A byte rate is the cluster's.  This process enforces its *share* of it (``proxy.quotas.sharing``); the shares of all
+A byte rate is the cluster's.  A process enforces its *share* of it (``proxy.quotas.sharing``); the shares of all
 proxies are the limit together.
 """
 

@@ -4,8 +4,8 @@
 not be smooth.  Its throttle time assumes that the rate is smooth: if a hundred connections all wait for this time, they
 pass twice the limit together.
 
-``Allowance`` bounds bytes: a credit that grows at the limit, up to ``burst_s`` seconds of it.  Who takes more is in
-debt, and waits until it is paid.  Whatever the number of connections, in any window of W seconds no more than W +
+``Allowance`` bounds bytes: a credit that grows at the limit, up to ``burst_s`` seconds of it.  A client that takes more
+is in debt, and waits until it is paid.  Whatever the number of connections, in any window of W seconds no more than W +
 ``burst_s`` seconds of the limit are taken, and the last request.  The limit may change at any time, since bytes are
 paid at the limit of their time.  So the sum over processes stays within the limit, as long as the sum of their limits
 does.

@@ -1,9 +1,10 @@
 """Queries to brokers about their partitions: a turn's queries to the same broker go out as a single request.
 
-A client's request about 100,000 partitions then becomes a hundred requests to their brokers.  If the broker cannot
-respond at once for a partition (it is being opened, its search reads storage, its flush hangs), it marks that query as
-not answered, and the others do not wait for it.  Then the query goes out as a request of its own, and waits as long as
-the broker does.  If ``SINGLES_MAX`` such requests are under way, the query goes out together with others again.
+A client's request about 100,000 partitions then becomes a hundred requests to their brokers.  The broker may not be
+able to respond at once for a partition: it is being opened, its search reads storage, its flush hangs.  Then it marks
+the query as not answered, and the other queries do not wait for it.  The query goes out again as a request of its own,
+and waits as long as the broker does.  If ``SINGLES_MAX`` such requests are under way, it goes out together with
+others again.
 
 ::
 

@@ -327,7 +327,7 @@ class RoutedOwners:
     def send_away(self, sends_away: bool) -> None:
         """Wait for no owner from now on, or wait again: partitions without an open one are refused at once.
 
-        This is for a process that is not a member of the cluster. Its view may name former owners, itself included, and
+        It is for a process that is not a member of the cluster. Its view may name former owners, itself included, and
         the owner that clients wait for opens elsewhere.
         """
         self._sends_away = sends_away

@@ -2,7 +2,7 @@
 
 Bytes pass through three steps: ``scan`` reads the headers of many batches into a table; Python checks each batch once
 (CRC, transactions) and decompresses it; ``decode`` copies the records of many batches at once into columns.  Work for a
-batch is done in Python, work for a record in compiled code, and columns that are not wanted cost nothing: a count reads
+batch is done in Python, work for a record in compiled code.  Columns that are not wanted cost nothing: a count reads
 headers only, and so do offsets without gaps.
 
 Usable alone::

@@ -1,8 +1,8 @@
 """The opening of files for writing: created with their first block, or appended to at their last one (DataStreamer).
 
 Until the first byte is written, a pipeline that cannot be set up loses nothing.  Its block is abandoned and another
-block requested, without the nodes that failed.  This is never done later: after an error on an open pipeline the file
-may already belong to another process, and ``abandonBlock`` would take acknowledged bytes from it.
+block requested, without the nodes that failed.  It is never done later: after an error on an open pipeline the file may
+already belong to another process, and ``abandonBlock`` would take acknowledged bytes from it.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, adv
 
     Raises OutOfSpace if live datanodes refused it: after ``block_attempts``, or as soon as it would have fewer copies
     than the file demands.  Raises StorageUnavailable after ``block_attempts`` if a node is silent or all are slow.  A
-    datanode that has no room for the block, or no thread, closes the connection without a response; the NameNode gets
+    datanode without room or without a thread for the block closes the connection without a response.  The NameNode gets
     its room from a heartbeat only, and chooses it all the same.  A datanode that is merely slow keeps the connection:
     waiting helps, and closing other files does not.  Raises Unsupported if each block failed at another protection than
     this client's.
@@ -295,8 +295,8 @@ async def _drop_responding(client: HdfsClient, exclusions: Exclusions) -> bool:
     """Stop excluding advised and suspected nodes that respond; return whether there were any.
 
     A silent node stays excluded, since a pipeline through it would not open.  If most nodes were silent a moment ago,
-    the fault is rather near this client, and may be over: they are probed again, or the file would be left with one
-    copy although all of them live.
+    the fault is rather near this client, and may be over.  So they are probed again; otherwise the file would be left
+    with a single copy although all of them live.
     """
     excluded = exclusions.advised | exclusions.suspected
     nodes = [node.id for node in client.suspects.resolve(excluded)]

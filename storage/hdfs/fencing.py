@@ -8,10 +8,10 @@ by another process under the lease name of the old writer.  It needs no lease re
 2. ``updateBlockForPipeline``: a new generation stamp G'.  Nothing has changed yet.
 3.  To each node alone, all at once: op 80, SETUP_STREAMING_RECOVERY with G'.  The datanode stops the old writer's
    thread, cuts its replica to the bytes that it has acknowledged, and takes G'.  **From the first node that did so the
-   old writer receives no acknowledgement any more**, since one needs every node of its pipeline.  All of them have half
-   a second, and two seconds as long as fewer than two have responded: acknowledged bytes must not be left on one disk
-   because datanodes, or this process, were busy for a moment.  Once two other nodes have responded, a node that failed
-   lately gets only as long again as the two nodes took: a lost machine takes its datanode with it.
+   old writer receives no acknowledgement any more**, since one needs every node of its pipeline.  All nodes have half a
+   second, and two seconds as long as fewer than two have responded.  Otherwise acknowledged bytes could be left on a
+   single disk because datanodes, or this process, were busy for a moment.  Once two other nodes have responded, a node
+   that failed lately gets only as long again as the two nodes took: a lost machine takes its datanode with it.
 4.  Each node's length, and its last bytes read back.  A writer that is interrupted between data and checksum leaves an
    open replica that cannot be read (seen once in some hundred): it is left out.  Every node has all bytes ever
    acknowledged.  The longest replica fills the others through the pipes just opened.  If the longest cannot be read,
@@ -46,8 +46,8 @@ Replicas that cannot be opened for streaming:
 * Closed by the old writer, which died between its last packet and ``complete``: opened for appending
   (SETUP_APPEND_RECOVERY) at the length that it shows.  CLOSE_RECOVERY would do with less and must not be used: a writer
   that is interrupted between data and checksum leaves an unreadable replica, and it would be closed like that.
-* Never made, since the old writer died before the set-up: an empty one with G' makes that set-up fail.  This is done
-  only while the NameNode has no length: it gets one before anything is acknowledged (rule 1).
+* Never made, since the old writer died before the set-up: an empty one with G' makes that set-up fail.  An empty
+  replica is made only while the NameNode has no length: it gets a length before anything is acknowledged (rule 1).
 """
 
 from __future__ import annotations

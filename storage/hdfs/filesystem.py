@@ -279,8 +279,8 @@ class HdfsFileSystem:
     ) -> T:
         """Read by the block locations that the NameNode has now, and keep them for a large file.
 
-        ``short`` has less than was wanted of an open file, and the locations by which it was read: it is the result
-        unless the file was closed, or got another block.
+        ``short`` has fewer bytes of an open file than wanted, and the locations of this read. It is the result unless
+        the file was closed, or got another block.
         """
         now = asyncio.get_running_loop().time
         file = KnownFile(await self._reported_locations(full, position, length))
@@ -444,9 +444,9 @@ async def _again_if_refused(read: Callable[[], Awaitable[T]]) -> T:
     """Read, and if all replicas refuse at once, read again with new block locations.
 
     A datanode has no file at the replica's place for a moment while it finalizes or moves it ("No data exists for
-    block"), and just after a file was closed the NameNode may have one replica only.  HDFS's own client requests the
-    locations again, too (DFSInputStream.refetchLocations).  A read that failed slowly, since datanodes do not respond,
-    is not repeated.
+    block").  And just after a file was closed the NameNode may have a single replica only.  HDFS's own client requests
+    the locations again, too (DFSInputStream.refetchLocations).  A read that failed slowly, since datanodes do not
+    respond, is not repeated.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()

@@ -78,7 +78,7 @@ class HdfsSettings:
 
     heartbeat_s: float = 20.0
     """Interval in which a pipeline is checked for a heartbeat.  Datanodes drop a pipeline that is silent for
-    dfs.client.socket-timeout, 60 s.  One check may be skipped, so the longest silence is twice this."""
+    dfs.client.socket-timeout, 60 s.  A check may be skipped, so the longest silence is twice this."""
 
     block_attempts: int = 4
     """Blocks requested and abandoned while a file is being created, before giving up."""

@@ -2,7 +2,7 @@
 
 **The fence is the owner's write bit of the inode.**  Set: the file is open.  Cleared: it is closed or fenced.  Since
 the bit is the inode's, it follows a file through every rename, and needs no file of its own.  Besides, a process that
-has a file open for writing holds its ``flock``.  These are all the rules:
+has a file open for writing holds its ``flock``.  The rules are:
 
 1. A process writes only through a descriptor taken while it held the file's lock, and holds the lock until the
    descriptor is closed (``kill -9`` closes both).
@@ -12,8 +12,8 @@ has a file open for writing holds its ``flock``.  These are all the rules:
 3. A fence clears the bit, *then* reads the length.  It needs no lock, so no process can delay it.
 4. A writer reads the bit after its write and before it acknowledges: cleared means LeaseLost, and no acknowledgement.
 
-Every acknowledged byte is inside the fenced length: the writer saw the bit set *after* its write was done (4), hence
-the bit was cleared later still, and the length read even later (3).  No byte past the fenced length is ever
+Every acknowledged byte is inside the fenced length.  The writer saw the bit set *after* its write was done (4).  So the
+bit was cleared later still, and the length was read even later (3).  No byte past the fenced length is ever
 acknowledged.  Its write ended after the length was read, so the bit was cleared before the writer read it (4).  The bit
 cannot have been set again in between: setting it takes the lock, which the writer still holds (1, 2).  The writer reads
 the bit *before* the write too.  The early read keeps a fenced writer's bytes out of the file almost always.  If the
