@@ -209,8 +209,8 @@ class Broker:
     def is_serving(self) -> bool:
         """True when this process is a member, and storage has lately done some of the work that it was given.
 
-        A broker cannot know whether others reach storage.  The controller compares, and moves partitions from brokers
-        that do not serve to those that do.
+        A broker cannot know whether others reach storage.  The controller compares, and moves partitions away from
+        brokers that do not serve.
         """
         return not self.is_lost and not self._storage.is_stalled
 
@@ -227,8 +227,8 @@ class Broker:
     def is_gray(self) -> bool:
         """True when this broker should give its partitions to others, because storage acknowledges nothing to it.
 
-        Not while storage refuses files for want of room, although a broker without an open file has nothing
-        acknowledged then: the others have no more room, and this broker gets its share of what there is
+        False while storage refuses files for want of room, although a broker without an open file has nothing
+        acknowledged then. Other brokers have no more room, and this broker gets its share
         (``broker.files.open_file_limit``).
         """
         return self.is_lost or (self._storage.is_stalled and not self.context.open_files.is_refused)
@@ -472,10 +472,11 @@ class Broker:
     def _make_room(self, wanted: int) -> None:
         """Begin to close ``wanted`` files for partitions that wait to open one.
 
-        First those that have been idle for longest, then those that are written all the time and have been open for
-        longest, if for a turn (``crowded_turn_ms``) at least.  A file is idle when nothing was written to it for a
-        third of a turn: one that is written every moment would be closed and opened for nearly each record.  While more
-        partitions wait than have files, a file is idle whenever no write is under way.
+        Files that have been idle for longest go first.  Then follow files that are written all the time, if they have
+        been open for a turn (``crowded_turn_ms``) at least; the file that has been open for longest goes first.  A file
+        is idle when nothing was written to it for a third of a turn.  Otherwise a file that is written every moment
+        would be closed and opened for nearly each record.  While more partitions wait than have files, a file is idle
+        whenever no write is under way.
         """
         now_ms, turn_ms, open_files = self.context.now_ms(), self.config.crowded_turn_ms, self.context.open_files
         idle_ms = 0 if open_files.waiting > open_files.held else turn_ms // 3

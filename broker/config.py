@@ -66,10 +66,10 @@ class BrokerConfig:
     """Block size of segment files, at which they are rolled.  HDFS reserves a whole block on disk for each open
     pipeline: with 1 GB blocks the reservations would fill a cluster."""
     first_block_bytes: int = 16 << 20
-    """The block size for a partition whose last segment was shorter than half of this: thousands of quiet partitions
-    then reserve an eighth of the room, and a busy one begins with one short segment."""
+    """The block size for a partition whose last segment was shorter than half of this. So thousands of quiet partitions
+    reserve an eighth of the room. A busy partition only begins with a short segment."""
     small_block_bytes: int = 4 << 20
-    """The smallest block of a segment, where storage has no room for a larger one beside those that are open.  The
+    """The smallest block of a segment, for storage without room for a larger block beside the open segments.  The
     partition's next segment then comes sooner; without it partitions would take turns (broker.files.block_ceiling)."""
     checkpoint_bytes: int = 4 << 20
     """Bytes flushed between checkpoints: a takeover reads and checks as many, in about 10 ms."""
@@ -102,8 +102,9 @@ class BrokerConfig:
     """Age of a flush at which its datanodes are probed.  A node that does not respond is left at once: with the 0.5 s
     that it has to respond, a paused datanode costs little over a second."""
     unreadable_ms: int = 60_000
-    """Time for which a takeover retries to read bytes that no replica returns now (the datanode with the sound replica
-    restarts, or a replica's end is not known yet), before the bytes count as lost and the partition goes OFFLINE."""
+    """Time for which a takeover retries to read bytes that no replica returns now. Perhaps the datanode with the sound
+    replica restarts, or a replica's end is not known yet. After this time the bytes count as lost and the partition
+    goes OFFLINE."""
     slow_flush_ms: int = 1_000
     """Age of a flush at which its pipeline is suspect and the segment may be rolled (broker.files.datanode_health)."""
     slow_roll_interval_ms: int = 30_000
@@ -117,8 +118,8 @@ class BrokerConfig:
     """Time that a new owner waits for a live one to release a partition; then it fences.  A sound hand-over takes tens
     of milliseconds, a takeover by fencing about as long: waiting spares the old owner's producers a retry."""
     stalled_ms: int = 5_000
-    """A broker for which storage has acknowledged nothing for this long, although there was something to write, reports
-    that it does not serve: the controller gives its partitions to brokers that do."""
+    """If storage has acknowledged nothing for this long, although the broker had something to write, the broker reports
+    that it does not serve. Then the controller gives its partitions to other brokers."""
     open_parallel: int = 32
     """Partitions fenced and recovered at once, as many closed at once, and as many segment files opened at once."""
     open_pipelines_max: int = 1_000
@@ -127,7 +128,7 @@ class BrokerConfig:
     partitions queue while segments of others are closed, idle ones first; also where storage has room for fewer
     (broker.files.open_file_limit)."""
     crowded_turn_ms: int = 3_000
-    """Time that a partition which is written all the time keeps its segment open while others queue to open one."""
+    """Time for which a constantly written partition keeps its segment open while others queue to open a segment."""
     idle_close_ms: int = 240_000
     """A segment not written for this long is closed: its pipeline costs two threads on each datanode, and its records
     cannot expire.  With the time to the janitor's next round this is less than five minutes, the time in which Kafka
@@ -162,9 +163,9 @@ def log_config(values: Mapping[str, str], replication: int, *, is_internal: bool
     copies of a segment.  ``is_internal``: the topic is written by coordinators.
 
     With ``cleanup.policy=compact`` alone nothing expires; a segment is open for max.compaction.lag.ms at most, as in
-    Kafka, since an open segment is not cleaned.  Of an internal topic nothing ever expires, whatever its
-    policy: earlier versions let it be changed, and retention would delete the offsets of groups.  Nor is an internal
-    topic compacted: its coordinators write snapshots.
+    Kafka, since an open segment is not cleaned.  In an internal topic nothing ever expires, whatever its policy:
+    earlier versions let it be changed, and retention would delete the offsets of groups.  Nor is an internal topic
+    compacted: its coordinators write snapshots.
     """
     default, rules, unset = LogConfig(), BatchRules(), NOT_COMPACTED
 

@@ -1,4 +1,4 @@
-"""The objects that all partitions of a broker share, and the interfaces of those that others implement."""
+"""The objects that all partitions of a broker share, and the interfaces to the objects of other packages."""
 
 from __future__ import annotations
 

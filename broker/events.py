@@ -133,7 +133,7 @@ class CheckpointWritten:
 class SpareReady:
     """A spare that was created, on ``copies`` datanodes; 1 where storage has none, as a local folder.
 
-    ``block_bytes``: the block that it got, if that is smaller than what was asked for; 0 if it is not.
+    ``block_bytes``: the block's size, if it is smaller than requested; 0 otherwise.
     """
 
     entry: SegmentEntry
@@ -168,7 +168,7 @@ class NamingFailed:
 
 
 class Flushed:
-    """An acknowledged flush: the segment's bytes up to ``position``. One for each flush, with all its batches."""
+    """An acknowledged flush: the segment's bytes up to ``position``.  The flush of several batches is one event."""
 
     __slots__ = ("name", "position")
 
@@ -490,7 +490,7 @@ class SealSegment:
 
 @dataclass(frozen=True, slots=True)
 class DeleteEmpty:
-    """Deletion of segments that hold nothing that was flushed and that the record does not list any more.
+    """Deletion of segments without flushed records that the record of the partition does not list any more.
 
     Retention deletes those for which it fails.
     """

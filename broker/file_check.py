@@ -1,8 +1,8 @@
 """Checks that the files of the segments that are written still exist.
 
 Deleting or moving an open file does not stop its writer: datanodes do not ask the NameNode, and acknowledge bytes that
-cannot be found any more.  So the file's name is looked up now and then.  When it is gone, the segment is given up like
-one whose pipeline failed: bytes that were not acknowledged are written to the next one, and the loss is reported.
+cannot be found any more.  So the file's name is looked up now and then.  When the file is gone, the segment is given up
+as after a failed pipeline.  Bytes without acknowledgement are written to the next segment, and the loss is reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ AT_ONCE = 16
 class FileCheck:
     """One broker's check of its segments' files.
 
-    Costs a call to storage for each segment that was flushed to since its last check, none for an idle one.
+    A check costs a call to storage for every segment with a flush since its last check, and nothing for an idle
+    segment.
     """
 
     def __init__(self, every_ms: int, report: Report) -> None:

@@ -1,7 +1,7 @@
 """Internal requests that a broker serves to its cluster, beside Kafka's Produce and Fetch and the shards' logs.
 
 Questions about a partition (Ask, AskPartitions, Producers, ActiveSegment) are for its owner.  A partition that is being
-opened is waited for, as a produce would.  One that is not assigned here is refused at once with
+opened is waited for, as a produce would.  A partition that is not assigned here is refused at once with
 NOT_LEADER_OR_FOLLOWER, and the caller waits for its view to catch up.  A RequestError that a handler raises is sent as
 its response (``core.rpc.server``).
 """

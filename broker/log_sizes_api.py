@@ -13,7 +13,7 @@ from bmq.core.rpc.server import InternalCall
 from bmq.meta.catalog import Catalog
 
 TOPICS_MAX = 10_000
-"""Topics that one response names, the largest ones: 240 kB."""
+"""Topics in a response, the largest topics: 240 kB."""
 
 
 def log_sizes(sizes: LogSizes, catalog: Catalog) -> LogSizesResponse:

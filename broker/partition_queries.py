@@ -14,7 +14,7 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.rpc.messages.broker import ASKED_TOGETHER, ENDS_FLUSHED, OwnerAnswer, PartitionQuestion, Question
 
 ANSWERED_A_TURN = 200
-"""Questions begun in one turn of the event loop, at 10 to 20 us for one that needs no storage."""
+"""Questions begun in one turn of the event loop, at 10 to 20 us for a question without reads from storage."""
 NOT_ANSWERED = OwnerAnswer(ErrorCode.REQUEST_TIMED_OUT, -1)
 FindOwner = Callable[[UUID, int], Awaitable[PartitionOwner]]
 """Returns the owner of a topic's partition once it is open.  Raises RequestError if it is not served here."""

@@ -2,16 +2,16 @@
 
 Two numbers come with every append.  ``epoch`` is that of the *partition*'s ownership under which the log was opened;
 ``ownership`` is that of the *shard*, raised by the controller with each assignment.  While a partition is open here,
-the fence keeps the largest shard ownership that has opened it, and the holder (a connection, or a handle in this
-process) that opened it last:
+the fence keeps the largest shard ownership that has opened it.  It also keeps the holder that opened it last (a
+connection, or a handle in this process):
 
 * a smaller ownership is refused (NOT_COORDINATOR): a newer coordinator has opened the log, and its barrier is in it;
 * another epoch is refused (NOT_LEADER_OR_FOLLOWER): the log was opened at an earlier owner.  The numbers end with the
-  ownership of the partition, and need not be durable: every coordinator that opens the log here, stale or not, appends
-  a barrier first, and the next one to open it replays all of that (``coordinator.shard.log``);
+  ownership of the partition, and need not be durable.  Every coordinator that opens the log here, stale or not, appends
+  a barrier first, and the next coordinator replays the log up to its own barrier (``coordinator.shard.log``);
 * only the holder that opened the log last may append, and not after one of its appends failed.  Otherwise bytes still
-  in the socket of a broken connection could be appended behind the barrier of the same coordinator's next ``open``:
-  they would be in the log, but not in the coordinator's memory.
+  in the socket of a broken connection could be appended behind the barrier of the same coordinator's next ``open``.
+  They would be in the log, but not in the coordinator's memory.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class StorageWatch:
     def _check_reads(self, progress: int) -> None:
         """Let the journal write something if reads fail or are late and storage does nothing else for this broker.
 
-        One trial runs at a time. Any progress of storage meanwhile ends it as well.
+        At most one trial runs at a time. Any progress of storage meanwhile ends it as well.
         """
         reads = self._context.reads
         done = progress + reads.done

@@ -1,8 +1,8 @@
 """Traffic of a broker's partitions: bytes in, bytes out and requests, for the controller's balancing.
 
 Only partitions with traffic cost anything: traffic is counted in one window, and each request for the load ends the
-window.  Nothing is counted before the first request.  Each caller has its own account of traffic that was not yet sent
-to it, so a controller that takes over begins with an account of its own and does not shorten another's.
+window.  Nothing is counted before the first request.  Every caller has its own account of traffic that was not yet sent
+to it.  So a controller that takes over does not shorten the account of another controller.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The last hour of a process, and of the cluster: a small ring of samples in memory, for the console's charts.
 
-A sample has the counts between two multiples of ``INTERVAL_MS`` of the wall clock, so samples with the same number are
+A sample has the counts between two multiples of ``INTERVAL_MS`` of the wall clock.  So samples with the same number are
 of the same time in all processes and can be added up.  For that reason latencies are kept as histograms: percentiles
 cannot be added.  Pure: the caller reads counters and clocks.
 """

@@ -6,9 +6,9 @@
     /                        the console, a page in JavaScript that uses the API only; its files are below /static/
 
 Errors are JSON: ``{"error": <code>, "message": <text>}``.  Lists come in pages (``limit``, ``after``), and a response
-names what is missing from it.  Only POST, PUT and DELETE change anything (``console.origins``).  Who may do what is
-decided before a handler is called (``console.access``), and for Kafka's requests by Kafka's handlers again.  Texts that
-grow with the cluster are built in threads, one scrape at a time.
+names what is missing from it.  Only POST, PUT and DELETE change anything (``console.origins``).  The rights of a user
+are checked before a handler is called (``console.access``), and for Kafka's requests by Kafka's handlers again.  Texts
+that grow with the cluster are built in threads, one scrape at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pages of lists: rows sorted by a column, and cut.
 
-A page is given by the name before it (``after``: no row is seen twice or missed while names come and go) or by the
-number of rows before it (``skip``: for any order, and any page).
+A page begins after a name (``after``: no row is seen twice or missed while names come and go) or after a number of rows
+(``skip``: for any order, and any page).
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ class RecordsReader:
         found.next = start
 
     async def _read_on(self, found: Found) -> None:
-        """Read forward from ``next`` until the partition has its share.  What was read is kept if the time is up."""
+        """Read forward from ``next`` until the partition has its share; keep the records read when the time is up."""
         read_bytes = shown = 0
         while found.read < self._share and read_bytes < SCAN_BYTES_MAX and shown < self._answer_bytes:
             if found.next >= found.end:

@@ -201,7 +201,7 @@ GROUP_COLUMNS = ("group_id", "state", "protocol_type")
 
 
 class TopicSizes(NamedTuple):
-    """Bytes on storage of the partitions that brokers serve, as counted last, with one replica of each block."""
+    """Bytes on storage of the partitions that brokers serve, by the last count, with one replica of each block."""
 
     by_topic: Mapping[str, int]
     partitions_unknown: int

@@ -126,8 +126,8 @@ class StoreAge:
     async def begin(self) -> None:
         """Check the store before the term's first write.  Raises StoreOlder.
 
-        Storage or a store that does not respond in ``BEGIN_S`` does not keep the cluster without a leader.  This
-        process has checked when it started, ``run`` checks again, and without storage no partition is taken over.
+        Storage or a store that does not respond in ``BEGIN_S`` does not keep the cluster without a leader.  The process
+        has checked when it started, ``run`` checks again, and without storage no partition is taken over.
         """
         try:
             async with asyncio.timeout(BEGIN_S):

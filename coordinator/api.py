@@ -44,7 +44,7 @@ class ClientInfo(NamedTuple):
 
 
 class GroupListing(NamedTuple):
-    """Groups as ListGroups has them, of all ``shards`` except the ``missing`` ones, each of which has its error."""
+    """Groups for ListGroups, of all ``shards`` except the ``missing`` shards, which have an error."""
 
     groups: list[Any]
     shards: frozenset[int]

@@ -68,8 +68,8 @@ _TOPIC_IDS_CACHED = 16_384
 class Offset(NamedTuple):
     """A committed offset.  Timestamps in ms of wall time; ``expire_timestamp`` only of OffsetCommit 2-4.
 
-    ``topic_id`` is None in records that were written before ids were kept: such an offset belongs to the topic of its
-    name, whichever that is, as in Kafka.
+    ``topic_id`` is None in records that were written before ids were kept: as in Kafka, such an offset belongs to the
+    present topic of its name.
     """
 
     offset: int

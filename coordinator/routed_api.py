@@ -25,7 +25,7 @@ Call = Callable[[Any, Any, ClientInfo], Any | Awaitable[Any]]
 class RoutedApi(Protocol):
     """One API as a list of entries.
 
-    A *result* is the part of a response that belongs to one entry: for an API about one key, the whole response.
+    A *result* is the part of a response for an entry. For an API about a single key it is the whole response.
     """
 
     @property

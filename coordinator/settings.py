@@ -50,8 +50,8 @@ class CoordinatorSettings:
     snapshot_bytes: int = 1 << 20
     """Bytes appended since the last snapshot before the next one, plus twice the size of the last one.
 
-    This bounds how long groups wait after their coordinator dies: a shard replays 200,000 records, about 20 MB, in a
-    second, and a process may have to load 25 shards of another.  Snapshots are at most a third of what is written.
+    The sum bounds how long groups wait after their coordinator dies.  A shard replays 200,000 records, about 20 MB, in
+    a second, and a process may have to load 25 shards of another.  Snapshots are at most a third of what is written.
     """
     snapshot_chunk_bytes: int = 128 << 10
 

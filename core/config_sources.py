@@ -165,8 +165,8 @@ def is_of_security(name: str) -> bool:
 def _check_filled(name: str, value: object, kind: str) -> None:
     """Raise ConfigError if a setting of security is empty or blank, as an unset ``${X}`` in a template makes it.
 
-    An empty variable would win over the file's value, and open a port that the file closes; an empty key of the file
-    leaves a port open that its author believes closed.  ``kind`` is what the operator can remove.
+    An empty variable would win over the file's value, and open a port that the file closes.  With an empty key of the
+    file, a port stays open that the file's author believes closed.  ``kind`` is what the operator can remove.
     """
     if isinstance(value, str) and not value.strip():
         raise ConfigError(f"{name} is set, but empty: give it a value, or remove the {kind}")

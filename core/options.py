@@ -11,7 +11,8 @@ from typing import Any
 from bmq.core.security.principal import java_trim
 
 LISTENER, MECHANISM = "listener", "mechanism"
-"""Scopes of a setting: it may be set for one listener; for one listener, and for one SASL mechanism of it."""
+"""Scopes of a setting: settable for a single listener; settable for a listener, and for a SASL mechanism of the
+listener."""
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
 FILE, COMMAND = "file", "command"

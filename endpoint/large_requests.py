@@ -1,9 +1,9 @@
 """Large requests: decoded and encoded by one thread, few at a time.
 
 A body of some kilobytes may hold tens of thousands of elements.  To decode them, and to encode as many elements of the
-response, takes longer than the event loop may stand still, and a hundred times the memory of the body.  So one thread
-does it for all large requests, and the bodies that are worked on at once have ``BODIES_MAX`` bytes at most; the others
-wait in the order of arrival.  Between decoding and encoding, the handler works in turns of the loop
+response, takes longer than the event loop may stand still, and a hundred times the memory of the body.  So a single
+thread does this work for all large requests.  The bodies in work at once have at most ``BODIES_MAX`` bytes; other
+bodies wait in the order of arrival.  Between decoding and encoding, the handler works in turns of the loop
 (``core.aio.turns``).
 
 While these objects live, a full collection of the cyclic garbage collector would visit them all, in 100 ms in which

@@ -26,8 +26,8 @@ class PartitionView(Protocol):
     """One partition as this process reads it: a property costs no request.
 
     If the owner is in this process, the properties are its own.  Otherwise they are what the owner sent last, so they
-    may be a moment old.  That is safe: everything below an older watermark is flushed, too, and a log start only moves
-    forward.
+    may be a moment old.  Old properties are safe: everything below an older watermark is flushed, too, and a log start
+    only moves forward.
     """
 
     @property
@@ -125,8 +125,8 @@ class Owner(Protocol):
         """Append the batches in ``data`` (one, in Kafka's present versions), which belongs to the owner from here on.
 
         ``callback`` gets the result: once the batches are flushed, or with ``acks_all`` False once they have their
-        offsets.  ``held_until``, on the loop's clock, is the end of all waits for an owner: also of those in another
-        process, if this one's view of the owner is out of date.
+        offsets.  ``held_until``, on the loop's clock, is the end of all waits for an owner.  It also bounds the waits
+        in another process, if this process's view of the owner is out of date.
 
         Returns a function for a caller that no longer waits: it takes batches back that were not sent yet.  None if
         there is nothing to take back.

@@ -20,7 +20,7 @@ COUNTED_LEAST = 64 << 10
 
 
 class ResponseBudget:
-    """One process's budget of ``limit`` bytes.  One response is always admitted, whatever its size."""
+    """One process's budget of ``limit`` bytes.  A single response is always admitted, whatever its size."""
 
     def __init__(self, limit: int) -> None:
         self._pool = MemoryPool(limit, no_op)

@@ -27,5 +27,5 @@ class ResponseRoom:
         return self.left <= 0
 
     def take(self, size: int) -> None:
-        """Count ``size`` bytes of a group that is described; the last one may be larger than what is left."""
+        """Count ``size`` bytes of a described group; the last group may be larger than the room left."""
         self.left -= size

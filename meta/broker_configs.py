@@ -98,7 +98,7 @@ KAFKAS_OWN = frozenset(
         "transaction.partition.verification.enable",
     }
 )
-"""Dynamic broker configs of Kafka that have no counterpart here, those of DynamicBrokerConfig that BMQ lacks."""
+"""Dynamic broker configs of Kafka without a counterpart here: the names of DynamicBrokerConfig that BMQ lacks."""
 
 
 def check_static(node: NodeConfig) -> None:

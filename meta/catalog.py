@@ -11,12 +11,12 @@ Keys, under ``/<cluster>/``::
     producer-ids                   the next block of producer ids (``meta.producer_ids``)
     history                        samples of the revision of etcd (``controller.store_upkeep``)
 
-The view's keys are under one prefix, so that one watch gives them in the store's order, and no others are there: a
-partition's record changes with every segment.
+The view's keys are under one prefix, so that a single watch gives them in the store's order. Partitions' records are
+not under the prefix: they change with every segment.
 
-The view is behind the store by a message, never ahead; a process that has changed something waits for its revision.
-It is for reading: a change is decided on what the store has, and compares it (``controller.topics.topics``), so that a
-view that lags can never be written back (KafScale #162).
+The view is behind the store by a message, never ahead; a process that has changed something waits for its revision. It
+is for reading. A change is decided on the store's contents, and compares their revision (``controller.topics.topics``),
+so a view that lags can never be written back (KafScale #162).
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Adapters: ``memory`` (seeded faults, for simulation), ``sqlite`` (one process, a file) and, in a cluster, etcd v3, which
 the interface follows.  Callers rely on this, and each adapter must provide it:
 
-* Keys are non-empty text, values bytes.  The store has one **revision**, 1 when it is new; a commit that changes
-  anything takes the next one, for all its writes together.  An entry carries the revision of its last write.
-* ``commit`` is the only write: atomic, and decided by comparing revisions.  A write that compares what its author
-  read can neither overwrite what the author has not seen nor happen twice.
+* Keys are non-empty text, values bytes.  The store has one **revision**, 1 when it is new.  A commit with a change
+  takes the next revision, for all its writes together.  An entry carries the revision of its last write.
+* ``commit`` is the only write: atomic, and decided by comparing revisions.  A commit that compares the revisions read
+  by its author cannot overwrite a change that the author has not seen, and cannot happen twice.
 * Every read is linearizable: it shows all commits that were answered before the call began.
 * An entry written with a lease is deleted when the lease ends; the deletion has a revision and an event like any
   other.  A lease ends no earlier than its ttl after the *start* of its last ``keep_alive`` that was answered, maybe a
@@ -20,8 +20,8 @@ back shows that it *was* done.  Only a further commit with the same compares can
 further commit succeeds, the first can no longer succeed; if it fails, ``current`` shows whose write is there.  A
 cancelled call is an unknown outcome too.
 
-To follow a prefix: take ``revision()``, then ``list``, then ``watch`` after that revision, and drop each event that is
-older than the entry held for its key.  After ``Compacted`` start over.
+To follow a prefix: take ``revision()``, then ``list``, then ``watch`` after this revision, and drop events older than
+the entry held for their key.  After ``Compacted`` start over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``KeyValue`` in one SQLite file, for one process: the embedded default.
 
-One thread does all SQLite work.  All calls queued when it wakes become **one** SQLite transaction (group commit), so
-that a thousand concurrent commits cost a few disk syncs.  Each is still decided on its own, in order, from what those
-before it wrote, and is answered after the sync.  Nothing of a call is written before it is decided, so no savepoints
+A thread does all SQLite work.  All calls queued when it wakes become **one** SQLite transaction (group commit), so that
+a thousand concurrent commits cost a few disk syncs.  Each call is still decided on its own, in order, on top of the
+calls before it, and is answered after the sync.  Nothing of a call is written before it is decided, so no savepoints
 are needed: a call either writes all it has or nothing.  The tables are in ``sqlite_tables``.
 
 Invariants:

@@ -1,4 +1,4 @@
-"""The record of a partition: its owner, and the segments that are not certainly closed.  One key a partition.
+"""The record of a partition: its owner, and the segments that are not certainly closed; a key per partition.
 
 The record is the truth that fences owners: it is only ever written by a commit that compares the revision its writer
 read (rules 3, 4 and 7).  It changes with a segment or an owner, never with a produce.
@@ -25,8 +25,8 @@ class SegmentEntry:
     """A registered segment, with all that a process needs to find and fence it.
 
     ``spare`` is the path it was created under, ``holder`` and ``file_id`` its lease.  ``length`` and ``end_offset`` are
-    -1 until it is certainly closed.  One closed entry, the newest, is kept to lead to its ``.idx``.  Only the entry of
-    a segment that ``bmq cluster rebuild`` found on storage has a cleaning number in its name.
+    -1 until it is certainly closed.  A single closed entry, the newest, is kept to lead to its ``.idx``.  Only the
+    entry of a segment that ``bmq cluster rebuild`` found on storage has a cleaning number in its name.
     """
 
     name: SegmentName
@@ -74,7 +74,7 @@ class PartitionRecord:
     ``is_settled``: after a planned hand-over, the index of the last closed segment has all facts about the log. So
     journals need not be read: a live broker's journal is long, and grows all the time.
 
-    ``last`` is the (epoch, n) of the last segment that was registered, or above it: no file on storage has a later
+    ``last`` is the (epoch, n) of the last segment that was registered, or above it.  No file on storage has a later
     final name (rule 3), unless the store is older than storage.  ``segments`` does not show it, since segments without
     data leave the record.
 
@@ -214,8 +214,8 @@ async def read(kv: KeyValue, key: str) -> tuple[PartitionRecord, int]:
 async def store(kv: KeyValue, key: str, record: PartitionRecord, revision: int) -> Stored | WriteRefused:
     """Write ``record`` if the key is still at ``revision``.
 
-    After KvUnknown call again with the same arguments: if the first commit did happen it refuses this one, but the
-    record found is the one wanted, and the result is Stored.  Raises KvError, and FormatError if the record found
+    After KvUnknown call again with the same arguments.  If the first commit did happen, the second is refused, but the
+    record found is equal to ``record``, and the result is Stored.  Raises KvError, and FormatError if the record found
     cannot be decoded: nothing was written then.
     """
     wanted = encode(record)

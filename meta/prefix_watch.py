@@ -24,7 +24,7 @@ T = TypeVar("T")
 EVENTS_PER_STEP = 125
 BYTES_PER_STEP = 32 << 10
 """Bounds on what is applied between two turns of the loop, of a listing or of revisions that came together: 125 topics,
-or the owners of 5,000 partitions; some 5 ms.  One revision is applied in one piece."""
+or the owners of 5,000 partitions; some 5 ms.  A revision is applied in one piece."""
 _log = logging.getLogger(__name__)
 
 START_ATTEMPTS = 10

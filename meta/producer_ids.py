@@ -1,12 +1,12 @@
 """Producer ids for idempotent producers: issued once in the life of a cluster, from blocks (Kafka's KIP-730).
 
 An id is ``rebuild count << 48 | n``, below 2**62: positive, and leaving the bit above to ids that coordinators create
-for themselves.  The rebuild count says how often the metadata store was rebuilt from storage, so that a rebuilt
-counter, which starts again, cannot issue an id whose sequence numbers are in some log.  In the record it is the field
-``incarnation``.
+for themselves.  The rebuild count is the number of times that the metadata store was rebuilt from storage.  A rebuilt
+counter starts again, so without the count it could issue an id whose sequence numbers are in some log.  In the record
+it is the field ``incarnation``.
 
 The record under ``producer-ids`` has the start of the next block.  A block belongs to the process whose commit moves
-the record; an unknown outcome, a crash or a stop wastes what is left of a block, and no id is ever issued twice.
+the record.  An unknown outcome, a crash or a stop wastes the rest of a block, and no id is ever issued twice.
 """
 
 from __future__ import annotations

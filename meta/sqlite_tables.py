@@ -70,9 +70,9 @@ class SqliteTables:
     def open_again(self) -> None:
         """Open the file again after a failed COMMIT.
 
-        Raises sqlite3.Error or KvError if the file cannot be used yet; then this may be repeated.  What the failed
-        COMMIT has left in the write-ahead log may be in the kernel's cache alone: the checkpoint writes it to the file,
-        and syncs that, before anything is committed after it.
+        Raises sqlite3.Error or KvError if the file cannot be used yet; then this may be repeated.  The rest of the
+        failed COMMIT in the write-ahead log may be in the kernel's cache alone.  The checkpoint writes it to the file,
+        and syncs the file, before anything is committed after it.
         """
         self._db.close()
         self._connect()

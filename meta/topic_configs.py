@@ -1,9 +1,9 @@
 """A topic's configs: Kafka 4's names, types, defaults and checks, and the value in force.  Pure.
 
-A topic has overrides only.  What it does not override comes from the broker config named by ``ConfigKey.server``, in
-Kafka's order: dynamic on the node, dynamic for the cluster, static, default.  Names that have no effect here, because
-storage replicates and not the broker, are accepted, checked and shown, so that tools which set them go on working;
-their help text says so.  ``flush.mode`` is not one of Kafka's.
+A topic has overrides only.  The values without an override come from the broker config named by ``ConfigKey.server``,
+in Kafka's order: dynamic on the node, dynamic for the cluster, static, default.  Some names have no effect here,
+because storage replicates and not the broker.  They are accepted, checked and shown, so that tools which set them go on
+working; their help text says so.  ``flush.mode`` is not one of Kafka's.
 
 Departures: ``index.interval.bytes`` is 65,536 by default (Kafka: 4,096), since storage is read in blocks of at least
 that; an empty ``cleanup.policy`` is refused.

@@ -24,13 +24,13 @@ R = TypeVar("R")
 PARALLEL = 16
 """Partitions of one request that are queried at once; storage has a bound of its own for reads."""
 TOGETHER = 1_000
-"""Partitions of one request that are queried at once by queries that ``BatchedQueries`` joins into few requests."""
+"""Partitions of a request that are queried at once, by queries that ``BatchedQueries`` joins into few requests."""
 ASKED_A_TURN = 100
 """Queries of one request in a turn of the loop: at 50 us for one within the process, some milliseconds."""
 LISTED_A_TURN = 2_000
 """Partitions that are only listed, in a turn of the loop, at a microsecond or two each."""
 LOOK_S = 1.0
-"""Time that a request about many partitions waits, in all, for those that are not open: a connection takes
+"""Time that a request about many partitions waits, in all, for partitions that are not open: a connection takes
 milliseconds."""
 
 

@@ -104,7 +104,7 @@ class Sockets:
         )  # fmt: skip
 
     def _addresses(self) -> dict[str, Address]:
-        """Return the address that clients of each listener get: the advertised one, else its own and the bound port."""
+        """Return the listeners' addresses for clients: the advertised one, else the listener's own and bound port."""
         return {
             each.name: Address(host=_reachable(each.public_host), port=each.advertised_port or self._ports[each.name])
             for each in self._listeners
@@ -186,7 +186,7 @@ def _internal_address(config: NodeConfig, port: int) -> Address:
 
 
 def warn_of_loopback_names(config: NodeConfig, *, has_clients: bool, has_peers: bool) -> None:
-    """Log a warning for each published address that means, on another machine, that machine itself."""
+    """Log a warning for every published address that on another machine means the other machine itself."""
     if has_clients:
         setting, remedy = ("listeners", "advertised.listeners") if config.listeners else ("listen", "advertise")
         for each in config.kafka_listeners():

@@ -1,9 +1,9 @@
 """The roles of one process, wired together: all of a server except its sockets, signals and settings files.
 
-A process has the configured roles.  What it owns itself it calls directly; requests for anything else it sends to the
-other processes, over ``joined.peers``.  A single process is a cluster of one: it has all roles and owns everything, so
-each hop is a function call.  Each process can reach all of the cluster, so each console can show it.  The simulation
-runs this same object on storage in memory and a virtual clock.
+A process has the configured roles.  The process calls its own parts directly; all other requests it sends to other
+processes, over ``joined.peers``.  A single process is a cluster of one: it has all roles and owns everything, so each
+hop is a function call.  Each process can reach all of the cluster, so each console can show it.  The simulation runs
+this same object on storage in memory and a virtual clock.
 """
 
 from __future__ import annotations

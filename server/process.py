@@ -245,8 +245,8 @@ def notice_if_slow(url: str, after_s: float = NOTICE_S) -> Iterator[None]:
 async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run ``work`` beside the body, and cancel it at the end of the body.
 
-    Raises an exception of the body or of ``work`` as it is, not in the group of one that ``asyncio.TaskGroup`` makes:
-    callers distinguish the causes of a failed start by their classes.
+    Raises an exception of the body or of ``work`` as it is, not inside ``asyncio.TaskGroup``'s group of a single
+    exception. Callers distinguish the causes of a failed start by their classes.
     """
     try:
         async with asyncio.TaskGroup() as group:

@@ -20,8 +20,8 @@ no         any         yes                     any       a cluster of an older v
 
 "Data" are topics, partitions' records or deleted topics in the store.  To bind is to write the root's id into a store
 that has none: of several processes with different roots one wins, and the others are refused.  An older version's root
-without room for ``root.json`` is served without a binding, as it was before, so that topics can be deleted and
-partitions go on once there is room; the next start or join that finds room binds it.
+without room for ``root.json`` is served without a binding, as before.  So topics can be deleted, and partitions go on
+once there is room.  The next start or join that finds room binds the root.
 
 A root with the level of a feature beyond this version is refused, whatever else holds (``core.features``).
 

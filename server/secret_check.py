@@ -15,7 +15,7 @@ from bmq.meta.cluster.member import Member
 ASKED_MAX = 3
 """Members that are asked: some may have just died."""
 TRIES = 3
-"""Connections that a member closes without a response before it counts as one that speaks TLS, or does not."""
+"""Connections that a member closes without a response before it counts as a member that speaks TLS, or does not."""
 PAUSE_S = 0.2
 TIMEOUT_S = 1.0
 """A member that lives answers in milliseconds, and the start waits for this."""
@@ -24,8 +24,8 @@ TIMEOUT_S = 1.0
 async def check_secret(peers: Peers, members: Iterable[Member]) -> None:
     """Ask up to three of ``members`` at once, on connections of their own, for a second at most.
 
-    Raises ConfigError if one of them and this process do not accept each other's secret or certificate.  One that does
-    not answer has no say: the cluster may be starting as a whole.
+    Raises ConfigError if one of them and this process do not accept each other's secret or certificate.  A member that
+    does not respond has no say: the cluster may be starting as a whole.
     """
     asked = [member for member in members if member.internal.port][:ASKED_MAX]
     refusals = await asyncio.gather(*(_refusal(peers, member) for member in asked))

@@ -1,8 +1,8 @@
-"""``--workers N``: several processes from one command, since one Python process uses one core.
+"""``--workers N``: several processes from a single command, since a Python process uses one core.
 
-Each worker is a member of the cluster like any other, with an id and ports of its own: those of the command line and
-the ones after them.  Proxies also share the command line's Kafka address (SO_REUSEPORT: the kernel gives each new
-connection to one of them).  Clients bootstrap from it; Metadata then has each proxy's own address.
+A worker is a member of the cluster like any other.  It has an id and ports of its own, counted from the ports of the
+command line.  Proxies also share the command line's Kafka address (SO_REUSEPORT: the kernel gives each new connection
+to one of them).  Clients bootstrap from it; Metadata then has each proxy's own address.
 
 The parent serves nothing.  It starts failed workers again, at a bounded rate, forwards SIGTERM and SIGINT, and ends
 when all workers have ended: with status 0 if all of them did.  A worker that an operator has drained is not started

@@ -1,8 +1,8 @@
 """Owner, group and mode of the files of topics, and of those that the readers of any topic need.
 
-A topic's folders bound who comes to its files, so they are given first: what is taken away is taken away at once, and
-what is given is there file by file.  A new folder or file has its mode when it is created, and on HDFS the group of the
-folder above it, so that only a change has to go over all of them.
+A topic's folders bound who comes to its files, so their rights are set first: removed rights end at once, and added
+rights come file by file.  A new folder or file has its mode when it is created, and on HDFS the group of the folder
+above it.  So only a change has to go over all of them.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The shared part of a process's readers: reads in flight, cached blocks and segment indexes, each under its own bound.
 
 Reads are in aligned blocks, one read for all readers that wait for the same block.  ``SegmentKnowledge`` has the
-position up to which a segment's bytes are certain: by its ``.idx``, by its owner, or because the headers up to there
-were stepped over under a watermark that was known before the read.  Only bytes below that position are kept.  A block
-read past it is shared only by readers with the same watermark: an older read may have seen other bytes.
+position up to which a segment's bytes are certain.  The position comes from the ``.idx``, from the owner, or from
+headers that were stepped over under a watermark known before the read.  Only bytes below that position are kept.  A
+block read past it is shared only by readers with the same watermark: an older read may have seen other bytes.
 
-A reader that goes on where it ended gets several blocks by one read, and the next ones before it needs them.  How many
-follows from what became of earlier ones: once blocks are evicted unused, as where more readers go on than there is room
-for, fewer are read at once.
+A reader that goes on where it ended gets several blocks by one read, and the next blocks are read before it needs them.
+The number of blocks follows from the fate of earlier blocks. If blocks are evicted unused, because there are more
+readers than room, fewer are read at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RUN_SHARE = 16
 _READING_SHARE = 2
 """The same of the blocks of all reads: past it nothing is read ahead, and each reader gets one block by a read."""
 _RUN_GROWTH = 1 / 8
-"""Blocks by which the longest read grows with each block that was read ahead and used."""
+"""Growth of the longest read, in blocks, for every block that was read ahead and used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

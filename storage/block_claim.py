@@ -1,10 +1,10 @@
 """Room that cached blocks need, as reads of blocks that were evicted shortly before show it.  Pure.
 
 A reader that passes over blocks once needs no more room for them than its reads take, however fast it is.  Room is
-missing where a block is read from storage again: two readers follow each other further apart than the cache reaches, or
-more readers go on than there is room for what is read ahead.  So the keys of evicted blocks are kept for a while (the
-ghost list of ARC, Megiddo and Modha 2003), and a read of a block in the list claims its bytes.  A claim that no such
-read supports any longer is halved every ``HALVED_S``.
+missing if a block is read from storage again.  Either two readers follow each other further apart than the cache
+reaches, or there are more readers than room for their blocks read ahead.  So the keys of evicted blocks are kept for a
+while, in the ghost list of ARC (Megiddo and Modha 2003).  A read of a block in the list claims its bytes.  A claim that
+no such read supports any longer is halved every ``HALVED_S``.
 """
 
 from __future__ import annotations

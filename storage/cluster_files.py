@@ -11,9 +11,9 @@ a name that exists holds a whole file, and its content never changes.  Equal top
 writes them; files of older versions have ``configs`` in another order.  The highest revision wins; older ones are
 deleted when a newer one is there.  The metadata store is the truth, these files follow it.
 
-A store that was rebuilt counts its revisions from the beginning, so the number in a name has the rebuild count (the
-field ``incarnation``) above the store's revision (``<rebuild count> << 48 | <revision>``): the files of a later store
-win over all files of an earlier one.  For that, and for producer ids, ``cluster.json`` is replaced when a store is
+A rebuilt store counts its revisions from the beginning.  So the number in a name is
+``<rebuild count> << 48 | <revision>`` (the rebuild count is the field ``incarnation``), and the files of a later store
+win over all files of an earlier store.  For that, and for producer ids, ``cluster.json`` is replaced when a store is
 rebuilt, and once more, when the level of a feature is raised for the first time (``storage.feature_levels``).  It is of
 format 2 then, so versions before levels refuse the file instead of misreading the records.  Readers look for levels in
 a root of format 2 only.

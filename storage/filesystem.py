@@ -164,7 +164,7 @@ class RootLock(Enum):
 
 
 class Appender(Protocol):
-    """An open file and its write path.  One task uses it; no method blocks the loop.
+    """An open file and its write path.  A single task uses it; no method blocks the loop.
 
     ``write`` takes bytes (the buffer must not change until the flush that covers it is done) and returns the position
     after them.  ``flush`` returns a future of the position up to which bytes are acknowledged.  Many flushes may be
@@ -301,7 +301,7 @@ class FileSystem(Protocol):
         """
 
     async def copies(self, path: str) -> int:
-        """Count the copies, on nodes that respond, of that block of a file which has the fewest; 1 for a local folder.
+        """Count the copies, on nodes that respond, of the block with the fewest copies; 1 for a local folder.
 
         Storage may make more of a closed file by itself.  Raises NoSuchFile, and Unsupported where ``replicas_max``
         does for want of a protocol (WebHDFS).
@@ -359,8 +359,8 @@ class ReadsInto(Protocol):
 async def read_into(fs: FileSystem, path: str, position: int, out: memoryview) -> int:
     """Fill ``out`` with the file's bytes from ``position`` on, and return how many were read.
 
-    Readers of whole topics use one buffer again for each read: fresh memory for megabytes is expensive, since the
-    kernel clears each page of it at the first touch.  With an adapter that is not a ``ReadsInto``, bytes are copied.
+    Readers of whole topics use the same buffer for all reads.  Fresh memory for megabytes is expensive, since the
+    kernel clears a page at its first touch.  With an adapter that is not a ``ReadsInto``, bytes are copied.
 
     They are fewer than ``len(out)`` only at the end of what is visible.  Raises what ``fs.read`` raises.  After a
     failure or a cancellation ``out`` may still be written to for a while: do not use it again.

@@ -27,7 +27,7 @@ def cut(parts: Sequence[memoryview], start: int, stop: int) -> list[memoryview]:
 
 
 def fill(parts: Sequence[memoryview], filled: int) -> list[memoryview]:
-    """Return ``parts``, of which only the first ``filled`` bytes count, each cut to what counts of it."""
+    """Return ``parts``, cut to their first ``filled`` bytes together."""
     found = []
     for part in parts:
         found.append(part[: max(0, min(len(part), filled))])

@@ -1,8 +1,8 @@
 """A segment's sparse index: (offset, position, largest timestamp before it), one entry every ``interval_bytes``.
 
 It is kept while a segment is written, and saved in its ``.idx`` and, piece by piece, in checkpoints.  It is an array of
-64-bit numbers: an open segment of 1 GB costs 400 KB at the default interval of 64 KB (Kafka's 4 KB would cost 6 MB and
-gain nothing, since storage is read in blocks anyway).
+64-bit numbers.  An open segment of 1 GB costs 400 KB at the default interval of 64 KB. Kafka's 4 KB would cost 6 MB and
+gain nothing, since storage is read in blocks anyway.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OFFSET, POSITION, TIMESTAMP = range(ENTRY)
 
 
 class SegmentIndex:
-    """The index of one segment: entries in order of offsets, each of which points at the beginning of a batch.
+    """The index of a segment: entries in order of offsets. An entry points at the beginning of a batch.
 
     ``entries`` is flat: offset, position, largest timestamp before it (milliseconds), repeated.  ``max_timestamp`` is
     the largest of the batches added, -1 without any; the batch at ``max_timestamp_offset`` is the first that has it.

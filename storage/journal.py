@@ -11,10 +11,10 @@
     magic    4s   b"1NRJ"
 
 A file begins with a snapshot: a full checkpoint of every partition that the broker holds.  When it has grown past
-``roll_bytes`` (and past a few times its snapshot) the next file is begun; the last but one may be deleted once the next
-holds its whole snapshot.  Records are parsed backwards from the end, so that a recovery decodes what it needs and no
-more; a torn end is stepped over.  A checkpoint is written only after the data that it describes is flushed, so every
-readable record is true, also that of a fenced broker, also one whose own flush was never acknowledged.
+``roll_bytes`` (and past a few times its snapshot) the next file is begun.  Once the next file holds its whole snapshot,
+the last file but one may be deleted.  Records are parsed backwards from the end, so that a recovery decodes what it
+needs and no more; a torn end is stepped over.  A checkpoint is written only after its data is flushed.  So every
+readable record is true: also a record of a fenced broker, and a record whose own flush was never acknowledged.
 
 The writer is ``storage.journal_writer``.
 """
@@ -100,8 +100,9 @@ def record_before(data: memoryview, end: int) -> tuple[int, memoryview, int] | N
 def read_forwards(data: memoryview) -> tuple[list[tuple[int, memoryview]], int]:
     """Return (type, payload) of each whole record, first first, and how many bytes were consumed.
 
-    A reader that follows a journal goes on there.  Bytes that are not a record are stepped over; the beginning of one
-    is not consumed, since its rest may follow, unless a whole record follows: then its length is damaged.
+    A reader that follows a journal goes on there.  Bytes that are not a record are stepped over.  The beginning of a
+    record is not consumed, since its rest may follow.  But if a whole record follows it, its length is damaged, and it
+    is stepped over.
     """
     records = []
     text = bytes(data)

@@ -40,11 +40,11 @@ class FormerFiles:
         del self._left[:-_LEFT_MAX]
 
     def add_closed(self, path: str) -> None:
-        """Add a file that was closed in order, with all its copies: the one that is kept for its readers."""
+        """Add a file that was closed in order, with all its copies: it is kept for its readers."""
         self._closed = path
 
     def add_old(self) -> None:
-        """Note that another file was begun, so that older ones may be deleted."""
+        """Note that another file was begun, so older files may be deleted."""
         self._has_old = True
 
     async def wait_left(self) -> None:
@@ -54,8 +54,8 @@ class FormerFiles:
     async def seal(self, *, sync: bool) -> None:
         """Close the files that were left open.
 
-        This process's lease would keep them open, and their blocks reserved, for as long as it lives.  To be called now
-        and then by a task that may take long: each file is tried once, a few at a time, and one on a dead datanode
+        This process's lease would keep them open, and their blocks reserved, for as long as it lives.  A task that may
+        take long calls it now and then.  Every file is tried once, a few files at a time; a file on a dead datanode
         takes minutes.  A file that cannot be closed is tried again by the next call.
         """
         self._is_left.clear()

@@ -81,13 +81,12 @@ async def _record_of(queued: QueuedRecord) -> bytes:
 class JournalWriter:
     """The open journal of one broker.  A checkpoint is durable when the future that ``append`` returned is done.
 
-    One writer task (``run``) takes the queued records, writes them and flushes once (group commit).  If the pipeline
-    fails, the next file is begun with a snapshot, which contains the queued checkpoints: callers only wait longer.
-    ``snapshot`` gives a full checkpoint of each partition held, None for a partition without a checkpoint; other work
-    runs while it is iterated.  A flush that
-    takes longer than ``late_s`` counts as failed; this patience grows with the bytes, with a sync, and with each late
-    flush.  ``no_room`` is called with the reason each time that storage has no room for the next file.
-    ``access``: the rights on the files.
+    A single writer task (``run``) takes the queued records, writes them and flushes once (group commit).  If the
+    pipeline fails, the next file is begun with a snapshot, which contains the queued checkpoints: callers only wait
+    longer.  ``snapshot`` gives a full checkpoint of each partition held, None for a partition without a checkpoint;
+    other work runs while it is iterated.  A flush that takes longer than ``late_s`` counts as failed; this patience
+    grows with the bytes, with a sync, and with each late flush.  ``no_room`` is called with the reason each time that
+    storage has no room for the next file.  ``access``: the rights on the files.
 
     ``JournalMachine`` decides what is written and when; ``run`` performs the machine's effects, one after the other.
     ``storage.journal_copies`` decides the number of copies of a file, and when a file with too few copies is replaced.
@@ -137,7 +136,7 @@ class JournalWriter:
         return self._enqueue(finish_steps(_record_steps(checkpoint)), size, sync=sync)
 
     def probe(self) -> asyncio.Future[None]:
-        """Write an empty record to the open file, or to the next one if that one fails.
+        """Write an empty record to the open file, or to the next file if the open file fails.
 
         Return a future that is done when storage has acknowledged the record, and cancelled if the journal ends first.
         Unlike ``renew`` it needs no NameNode while the file's datanodes respond.
@@ -158,7 +157,7 @@ class JournalWriter:
         return future
 
     def renew(self) -> asyncio.Future[None]:
-        """Begin a new file although the open one is not full, which proves that storage accepts new files.
+        """Begin a new file although the open file is not full, to prove that storage accepts new files.
 
         Return a future that is done when the new file's snapshot is flushed, and cancelled if the journal ends first.
         """
@@ -306,8 +305,8 @@ class JournalWriter:
     async def _create(self, path: str, options: CreateOptions) -> _NextFile:
         """Create a file, with a smaller block if storage has no room for the usual one.  Raises StorageError.
 
-        The NameNode counts each block that it allocated recently as large as the block that is requested now.  With a
-        thousand open segments, a journal's block would need a thousand times its size.
+        The NameNode counts all recently allocated blocks as large as the block that is requested now.  With a thousand
+        open segments, a journal's block would need a thousand times its size.
         """
         least = _least_block_bytes(self._machine.snapshot_bytes)
         try:

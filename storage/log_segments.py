@@ -68,9 +68,10 @@ class ListedSegment(NamedTuple):
 class LogSegments:
     """The live segments of one partition, in order of offsets.  Its memory is one name for each segment.
 
-    ``cover(end)`` makes sure that every segment beginning below ``end`` is known; it lists only behind the last known
-    one, and not at all below what was covered before.  The caller passes a name that turns out to be gone (retention,
-    concat) to ``refresh``.  Only the first ``cover`` lists the whole folder.  ``progress`` counts the listings.
+    ``cover(end)`` makes sure that every segment beginning below ``end`` is known.  It lists only behind the last known
+    segment, and lists nothing below a position that was covered before.  The caller passes a name that turns out to be
+    gone (retention, concat) to ``refresh``.  Only the first ``cover`` lists the whole folder.  ``progress`` counts the
+    listings.
     """
 
     def __init__(self, fs: FileSystem, path: PartitionPath, progress: ReadProgress | None = None) -> None:
@@ -120,8 +121,8 @@ class LogSegments:
 
         ``end_offset`` is a high watermark that the caller got before this call.  A segment has its final name before it
         is written, and the watermark follows the writing: so a listing begun now shows all of them.  ``current`` is the
-        segment that was the owner's newest when it sent the watermark: no listing is needed if that is the last known
-        one.  Raises StorageError if storage does not respond.
+        owner's newest segment when it sent the watermark: no listing is needed if it is the last known segment.  Raises
+        StorageError if storage does not respond.
         """
         if end_offset <= self._covered:
             return
@@ -149,8 +150,9 @@ class LogSegments:
         """List again around ``missing``, a known segment whose file is gone (rule 10).
 
         Retention removes the oldest segments, so the names older than the folder's first segment are dropped.  Concat
-        removes neighbours, so the names around ``missing`` are read again, from one that is still there to the next
-        that is.  This takes one listing, or two in a log of more than ``FIRST_NAMES``, and questions for a few files.
+        removes neighbours, so the names around ``missing`` are read again, from the last name before it that still
+        exists to the first such name behind it.  This takes one listing, or two in a log of more than ``FIRST_NAMES``,
+        and questions for a few files.
         """
         async with self._lock:  # as in cover: calls that wait may find the work done
             if missing in self._names:

@@ -45,8 +45,8 @@ async def open_filesystem(
     ``lock`` is the lock of a local root, held until the file system is closed; on HDFS there is none, since its roots
     are shared by design, and its fences hold between all machines.
 
-    Raises Unsupported for a URL that names no root, NoSuchFile for a folder that must exist and does not, and what the
-    adapter raises when the root cannot be opened.
+    Raises Unsupported for a URL that names no root, and NoSuchFile for a missing folder that must exist. Raises the
+    adapter's error if the root cannot be opened.
     """
     url = normal_url(url)
     scheme, separator, rest = url.partition(":")

@@ -1,7 +1,7 @@
 """The recovery of a log after its owner's end, as a table from facts about its segments to an action.
 
-The partition's record in the key-value store lists every segment not yet known to be closed.  When they are fenced, the
-*facts* about each one are looked up in ``TABLE``: the first row that fits counts.  Each row names the crash that leads
+The partition's record in the key-value store lists every segment not yet known to be closed.  When the segments are
+fenced, their *facts* are looked up in ``TABLE``: the first row that fits counts.  Each row names the crash that leads
 to it.  ``recover`` gathers the facts: it reads from the last checkpoint only, so its cost does not grow with the
 segment or with the log.
 
@@ -180,7 +180,7 @@ class FencedSegment:
     """A segment of the record after its fence, with its final ``length`` in bytes.
 
     ``found`` is never ``DELETED`` or ``MOVED``: ``SPARE`` is any name but the final one, and ``recover`` decides by the
-    length.  One that is ``UNLISTED`` comes from ``find_unlisted``, not from the record.
+    length.  An entry that is ``UNLISTED`` comes from ``find_unlisted``, not from the record.
     """
 
     name: SegmentName
@@ -190,7 +190,7 @@ class FencedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """The result of a recovery that refuses the log: ``reason`` says which file, what is wrong, and which row."""
+    """The result of a recovery that refuses the log: ``reason`` names the file, the fault and the row."""
 
     segment: SegmentName
     reason: str

@@ -144,8 +144,8 @@ async def scan(
     """Read the batches in [position, length) of ``path``, checking each CRC and that offsets are dense.
 
     ``on_batch(position, batch)`` is called for each good one.  The scan stops before a batch that begins at or past
-    ``offset_limit`` (the next segment's base, rule 5).  It needs the memory of one read block, or of one batch if that
-    is larger.  Raises FormatError if the file is shorter than ``length``, and what ``fs.read`` raises.
+    ``offset_limit`` (the next segment's base, rule 5).  The scan needs the memory of a read block, or of a batch if the
+    batch is larger.  Raises FormatError if the file is shorter than ``length``, and what ``fs.read`` raises.
     """
     reader = BlockReader(fs, path, length)
     cursor = BatchCursor(position, next_offset, check=BatchCheck.CRC, stop=offset_limit, length=length)

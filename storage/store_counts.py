@@ -4,8 +4,8 @@
 
     /store/<rebuild count, 5>-<number, 19>-<id>      an empty folder
 
-A folder's name is the whole of it.  It is made in one step, also where no datanode has room, and never changed: a
-leader that was deposed and makes an older one late takes nothing back, since the highest name counts.
+A folder's name is the whole of it.  A folder is made in one step, also where no datanode has room, and is never
+changed.  A former leader that makes an older folder late takes nothing back, since the highest name counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bmq.storage.filesystem import FileSystem
 async def newest_store_counts(fs: FileSystem) -> list[StoreCount]:
     """Return the highest count on the root; empty if there is none.  Raises StorageError.
 
-    Two that are equal, with two ids, are of two stores that were copied from one.
+    Two equal counts with different ids are of two copies of a store.
     """
     found = [layout.parse_store_count(layout.base_name(child.path)) async for child in fs.list(layout.STORE)]
     counts = [count for count in found if count is not None]

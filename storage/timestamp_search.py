@@ -35,10 +35,10 @@ class TimestampSearch:
         """Return the first record in [start_offset, end_offset) whose timestamp is at least ``timestamp``, or None.
 
         The result is exact, except in batches that are too large to search (``REFINE_BYTES_MAX``,
-        ``REFINE_INFLATED_MAX``) or cannot be decoded: there it is the batch's base offset (or ``start_offset``) with
-        the batch's largest timestamp, at or before the right record, so that nothing is skipped.  The search costs one
-        small read for each segment that was not searched before, since timestamps need not rise from segment to
-        segment.  Raises what ``LogReader.read`` raises, except OffsetNotFound.
+        ``REFINE_INFLATED_MAX``) or cannot be decoded.  For such a batch it is the batch's base offset (or
+        ``start_offset``), with the batch's largest timestamp.  This offset is at or before the right record, so nothing
+        is skipped.  The search costs a small read for every segment that was not searched before, since timestamps need
+        not rise from segment to segment.  Raises what ``LogReader.read`` raises, except OffsetNotFound.
         """
         for attempt in range(REFRESHES_MAX + 1):
             await self._segments.cover(end_offset, active.name if active is not None else None)

@@ -17,17 +17,17 @@ So partitions are opened from three queues:
 | | or released by their former owner, or left by it without that | |
 | QUEUED | all others | up to ``BACKGROUND_PARALLEL``, those of the other queues counted |
 
-A partition whose record names another live member as its owner is not fenced at once: its
-owner sees the move too, and is about to flush, close and release it.  Such a partition is WAITING, in none of the
-queues, until ``handed_over``, until that member is gone (``members_gone``), or for ``BrokerConfig.handover_wait_ms``;
-then it is opened ahead of the background queue, by fencing if need be.  Requests for it wait meanwhile.
+A partition whose record names another live member as its owner is not fenced at once.  Its owner sees the move too, and
+is about to flush, close and release it.  Such a partition is WAITING, in none of the queues.  Its wait ends with
+``handed_over``, with the end of the other member (``members_gone``), or after ``BrokerConfig.handover_wait_ms``.  Then
+it is opened ahead of the background queue, by fencing if need be.  Requests for it wait meanwhile.
 
-A partition that is still assigned but no longer owned (fenced, or its opening failed) is tried again without end, with
-bounded back-off: throttled storage at start is not a reason to give up (AutoMQ #3177).  A partition that is OFFLINE
+If a partition is assigned but not owned any more (fenced, or its opening failed), it is tried again without end, with
+bounded back-off.  Throttled storage at start is not a reason to give up (AutoMQ #3177).  A partition that is OFFLINE
 waits for its operator, and is tried again more and more rarely.  An open partition costs its owner object here; a task
 or a timer exists only while something is being opened, waited for or tried again.
 
-This is the shell: it awaits and reports.  ``broker.assignment.assigned_partition`` decides.
+The class here is the shell: it awaits and reports.  ``broker.assignment.assigned_partition`` decides.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ class AssignedPartitions:
     def not_served(self) -> Iterator[tuple[PartitionPath, str]]:
         """Yield the partitions that cannot be served, each with the reason.
 
-        These are OFFLINE, or their opening has failed or waits for storage.  A partition that is merely being opened or
-        handed over is not among them.  Partitions may come and go between two of them.
+        Such partitions are OFFLINE, or their opening has failed or waits for storage.  A partition that is merely being
+        opened or handed over is not among them.  Partitions may come and go between two of them.
         """
         for slot in tuple(self._slots.values()):
             if slot.state is not OpenState.OPEN and (reason := self._trouble(slot)):
@@ -257,7 +257,7 @@ class AssignedPartitions:
     def get(self, key: PartitionKey) -> PartitionOwner | None:
         """Return the owner if it is in WRITE now, else None.
 
-        A partition that is not open yet is then opened before those that were not asked for.
+        The call opens the partition, if it is not open yet, before the partitions that no request waits for.
         """
         slot = self._slots.get(key)
         if slot is None:

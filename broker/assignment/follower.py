@@ -1,10 +1,10 @@
 """Keeps a broker's partitions equal to those that the cluster's view assigns to this process.
 
 Two sources decide on a broker's partitions: the catalog has the partitions that exist and their configs, the view has
-their owners.  They are watched separately, so either may be ahead: an assignment of a topic that is not known yet
-counts as soon as it is, and a topic whose partitions are not assigned yet waits for that.  The cost of a change grows
-with what it names: the partitions of a ``ViewChange``, those of a topic, and for a changed default of the cluster the
-topics that it changes.
+their owners.  Catalog and view are watched separately, so either may be ahead.  The assignment of an unknown topic
+counts as soon as the topic is known; a topic without an assignment waits for its assignment.  The cost of a change
+grows with its size: the partitions of a ``ViewChange``, the partitions of a topic, or the topics that a changed default
+of the cluster affects.
 
 More than ``COST_PER_STEP`` partitions are handled in several turns of the loop, also the partitions of many changes in
 one turn.  Each turn follows what catalog and view show then, so changes since the first turn do no harm.
@@ -261,7 +261,7 @@ class AssignmentFollower:
     # --------------------------------------------------------------------------------------------------- what is done
 
     def _look(self, topic: Topic, partitions: range | tuple[int, ...]) -> None:
-        """Take the partitions that are assigned to this process by now, and release those that are not."""
+        """Take the partitions that are now assigned to this process, and release the others."""
         held, own = self._held.get(topic.topic_id), self._view.own
         for partition in partitions:
             key = PartitionKey(topic.topic_id, partition)
@@ -299,7 +299,7 @@ class AssignmentFollower:
             self._successors.notify(key, release_note)
 
     def _delete(self, topic: Topic) -> None:
-        """Give the topic's partitions up, and forget what is kept for new owners of those that were here before."""
+        """Give the topic's partitions up, and forget the notes kept for new owners of its former partitions."""
         self._held.pop(topic.topic_id, None)
         self._refused.pop(topic.topic_id, None)
         self._work(self._delete_all(topic), topic.partitions, topic)

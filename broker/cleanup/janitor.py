@@ -1,10 +1,10 @@
 """Upkeep of the partitions that this broker owns: retention, removal of orphans, and merging of small segments.
 
-One task works on one partition at a time, and does a bounded amount of work per round.  A job on a partition is due
-when something about it has changed (its record, its log start, its settings: compared in memory) or when its next
-deadline has come (``UpkeepQueue``).  An idle partition costs the comparison in memory alone.
+A task works on a partition at a time, and does a bounded amount of work per round.  A job on a partition is due when
+something about it has changed: its record, its log start, its settings (compared in memory).  It is also due when its
+next deadline has come (``UpkeepQueue``).  An idle partition costs the comparison in memory alone.
 
-This module finds what is to be done, and the queue orders it:
+The module finds the work, and the queue orders it:
 
 | class | job |
 |---|---|

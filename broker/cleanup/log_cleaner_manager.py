@@ -60,7 +60,7 @@ _COMPILING = Outcome(plan=None, obstacle=Obstacle.COMPILING)
 
 
 class CleaningState(UpkeepState):
-    """State of the cleaning of one partition under one owner, beside the state that its jobs share.
+    """The cleaning state of a partition under an owner, beside the state that its jobs share.
 
     ``cleaning``: the result of the last look, None before the first.  ``closed``: the segments that looks have found.
     ``last_cleaning``: the last round that is known.  ``waits_for``: the last stable offset from which on the log may be

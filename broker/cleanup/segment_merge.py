@@ -296,7 +296,9 @@ def _fits(group: Sequence[ListedSegment], one: ListedSegment, bytes_max: int, so
 
 
 def merged(parts: Sequence[Checkpoint]) -> Checkpoint:
-    """Return one index for closed neighbours whose bytes follow one another, each from the last one's end offset on."""
+    """Return one index for closed neighbours.
+
+    Their bytes follow one another, and every segment begins at the end offset of the segment before it."""
     index = array("q", parts[0].index)
     epochs, aborted = list(parts[0].epochs), list(parts[0].aborted)
     position, maximum, maximum_at = parts[0].position, parts[0].max_timestamp, parts[0].max_timestamp_offset

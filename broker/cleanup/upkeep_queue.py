@@ -34,7 +34,7 @@ class Job(Enum):
 
 
 class UpkeepState(RetentionState):
-    """State of one partition under one owner that its jobs share, beside the state of its retention.
+    """The shared state of a partition's jobs under an owner, beside the state of its retention.
 
     ``due``: the times of its jobs, in milliseconds.  ``merge_from``: the name at which the next pass of merging begins,
     None for the log's first name.  ``denied_folders``: the jobs' folders whose drafts may not be given back, as of the

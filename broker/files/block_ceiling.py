@@ -1,8 +1,8 @@
 """The largest block that storage is asked for, after it had no room for a larger one: pure, time as an argument.
 
-The NameNode counts each block that it allocated recently as large as the block that is requested now.  Datanodes keep a
-whole block free for every open file.  So storage that has no room for a thousand blocks of 128 MB may have it for a
-thousand of 4 MB, and quiet partitions need no more.  A smaller block comes before the bound on open files is lowered
+The NameNode counts all recently allocated blocks as large as the block that is requested now.  Datanodes keep a whole
+block free for every open file.  So storage that has no room for a thousand blocks of 128 MB may have it for a thousand
+of 4 MB, and quiet partitions need no more.  A smaller block comes before the bound on open files is lowered
 (``broker.files.open_file_limit``), since partitions then need not take turns.
 """
 

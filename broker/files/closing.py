@@ -24,8 +24,8 @@ many segments opens files all the time.
 """
 SEAL_TURN_S = 5.0
 """Seconds after which the next waiting seal gets the turn of a running seal.  The running seal then waits for lease
-recovery, which takes minutes and costs storage little.  The turn is passed on instead of letting each waiting seal
-start by itself: hundreds would start at once, slow each other down until all of them time out, and begin again.
+recovery, which takes minutes and costs storage little.  If every waiting seal started by itself instead, hundreds would
+start at once.  They would slow each other down until all of them time out, and begin again.
 """
 INDEX_BYTES_MAX = 128 << 10
 """Longest index in a release note; a longer one is written before the release. The index of a 128 MB segment has 50 KB.

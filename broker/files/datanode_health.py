@@ -1,14 +1,14 @@
 """Datanodes to avoid: pure, with time as an argument.
 
 A NameNode hands out a dead datanode for minutes, so the broker keeps its own list of exclusions. A node is excluded
-when a pipeline named it as the one that failed, or when flushes through it are slow while flushes that avoid it are
-not. An exclusion ends with a successful probe, at the latest after ``exclude_ms``; if no other nodes are left, the file
-system ignores it. A node that does not respond to a probe is left by every pipeline that is written through it.
+when a pipeline named it as its failed node, or when flushes through it are slow while other flushes are not. An
+exclusion ends with a successful probe, at the latest after ``exclude_ms``; if no other nodes are left, the file system
+ignores it. A node that does not respond to a probe is left by every pipeline that is written through it.
 
 Slowness is judged against the other nodes, never alone: storage that is slow everywhere is only slow. A flush is as
 slow as the slowest node of its pipeline. So a slow flush makes all of its nodes suspect, and a fast one clears all of
 them. A node is therefore rated by its fast flushes: a good node has some, in pipelines without the slow one; the slow
-one has none. This works from four nodes on, where means over all flushes would need fifteen. Rolls for slowness take a
+one has none. The rating works from four nodes on; a mean over all flushes would need fifteen. Rolls for slowness take a
 token from a bucket, so that a short disturbance of the whole cluster cannot cause a storm of new files.
 """
 

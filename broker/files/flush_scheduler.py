@@ -1,10 +1,10 @@
 """Turns to flush: the order of the partitions, and the bounds on flushes in flight.
 
 Group commit without a timer: a single writer is flushed in the loop turn in which it appends. While a flush of a
-partition is in flight, its next one waits until that is acknowledged, or until enough bytes have come together (Nagle's
-rule, RFC 896: acknowledgements come in order, so a small flush behind another gains nothing). With many active
-partitions the window of flushes in flight is the limit, as the datanodes' threads are. Partitions then queue for a
-turn, and one flush takes all that was appended meanwhile.
+partition is in flight, the partition's next flush waits for its acknowledgement, or until enough bytes have come
+together. It is Nagle's rule (RFC 896): acknowledgements come in order, so a small flush behind another gains nothing.
+With many active partitions the window of flushes in flight is the limit, as the datanodes' threads are. Partitions then
+queue for a turn, and one flush takes all that was appended meanwhile.
 """
 
 from __future__ import annotations

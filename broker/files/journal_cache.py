@@ -23,13 +23,13 @@ UNSEALED_MAX = 64
 dfs.namenode.lease-hard-limit (20 minutes).
 """
 LIVING_PATIENCE_S = 10.0
-"""Time for which a journal of a live broker may be unreadable before it is fenced. That broker goes on in a new file,
-and closes the old one, within seconds of noticing the trouble, unless it is itself cut off from storage.
+"""Time for which a journal of a live broker may be unreadable before it is fenced. Within seconds of noticing the
+trouble the live broker goes on in a new file and closes the old file, unless it is itself cut off from storage.
 """
 FORGOTTEN_S = 60.0
-"""Time without a request for a broker's journals after which an unreadable one counts as new trouble, so that its
-broker has ``LIVING_PATIENCE_S`` again. Takeovers ask again within seconds of a failure; one attempt lasts as long as
-storage takes to give up a dead datanode.
+"""After this time without a request for a broker's journals, an unreadable journal counts as new trouble, so the broker
+has ``LIVING_PATIENCE_S`` again. Takeovers ask again within seconds of a failure; one attempt lasts as long as storage
+takes to give up a dead datanode.
 """
 
 _Reading = tuple[tuple[tuple[str, int], ...], dict[PartitionKey, Checkpoint]]

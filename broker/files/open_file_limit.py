@@ -1,6 +1,6 @@
 """The bound on a broker's open segment files, and the queue for them.
 
-An open file is expensive, however little is written to it: it costs two threads on each datanode of its pipeline, and
+An open file is expensive, however little is written to it. It costs two threads on each datanode of its pipeline, and
 HDFS reserves a whole block of room for each replica. So a broker has a bound on its open files. Storage may have room
 for fewer, is shared with others, and does not say how many. When it refuses a file for want of room, the bound is
 lowered below the number that is open, and rises again step by step while nothing is refused. A broker sees only its own
@@ -156,8 +156,9 @@ class OpenFileLimit:
     async def enter(self, since: float | None = None) -> float:
         """Wait until a file may be opened; return when the wait began, by the loop's clock.
 
-        The caller then reports ``opened``, ``failed`` or ``refused``, whatever happens. ``since``: when an earlier
-        attempt that storage refused began to wait; the new one keeps that place in the queue.
+        The caller then reports ``opened``, ``failed`` or ``refused``, whatever happens. ``since``: the time at which
+        the wait of an earlier attempt began, if storage refused the attempt. The new attempt keeps its place in the
+        queue.
         """
         loop = asyncio.get_running_loop()
         since = loop.time() if since is None else since
@@ -279,7 +280,7 @@ class OpenFileLimit:
             self._arm()
 
     def close(self) -> None:
-        """Stop the timer. Those that still wait are cancelled by their owners."""
+        """Stop the timer. Tasks that still wait are cancelled by their owners."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -40,7 +40,7 @@ class OpenFiles:
         return self._files[spare]
 
     async def create(self, effect: ev.CreateSpare) -> tuple[Appender, int]:
-        """Return an open file and its block's bytes: the one that was made ahead, or a new one once a place is free.
+        """Return an open file and its block's bytes: a file created ahead, or a new file once a place is free.
 
         Raises TooFewNodes if it is on fewer datanodes than the waiting batch needs copies, or StorageError.
         """

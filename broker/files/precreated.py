@@ -1,11 +1,10 @@
 """First files of partitions that are about to move here, created while the old owner closes its own, or is fenced.
 
 Creating a file takes several round trips to storage, and the first batch would wait for it. A file is created ahead,
-under the epoch that this broker is about to claim, only if a batch will come: a request waits for the partition
-already, or its owner has died with a segment open. It is a spare
-like any other: one that is not taken is closed and deleted, and what a dead process leaves of it is removed by the
-janitor of a later owner. Each has its place under the broker's bound (``broker.files.open_file_limit``), and none is
-created while another file waits for a place.
+under the epoch that this broker is about to claim, only if a batch will come. So either a request waits for the
+partition already, or its owner has died with a segment open. It is a spare like any other. A file that is not taken is
+closed and deleted; the janitor of a later owner removes the files of a dead process. Each has its place under the
+broker's bound (``broker.files.open_file_limit``), and none is created while another file waits for a place.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class _Made:
 
 
 class PrecreatedSegments:
-    """The files of one broker that were created ahead: at most ``most`` at once, each kept for ``keep_ms`` at most."""
+    """A broker's files that were created ahead: at most ``most`` at once, and every file for at most ``keep_ms``."""
 
     def __init__(
         self,

@@ -8,9 +8,9 @@ Pure, with time as an argument.
 | nothing to write, and no takeover | nothing is expected of storage                              |
 | a read fails                      | its file may be the cause; a trial write starts             |
 
-A stalled broker whose partitions were moved away keeps one piece of work: a trial write
-(``broker.storage_watch``). A read that fails or is late starts such a trial too; only if that is not acknowledged
-is the broker stalled.
+A stalled broker whose partitions were moved away keeps one piece of work: a trial write (``broker.storage_watch``). A
+failed or late read starts a trial write too. The broker is stalled only if storage does not acknowledge the trial
+write.
 """
 
 from __future__ import annotations

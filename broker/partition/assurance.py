@@ -17,7 +17,7 @@ from bmq.meta.kv import KvError
 
 
 class Assurance:
-    """The proofs of one partition.  One read of the store serves all answers that wait when it begins.
+    """The proofs of one partition.  A single read of the store serves all answers that wait when it begins.
 
     Reads for many partitions share calls to the store (``meta.record_groups``).
     """

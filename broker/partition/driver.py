@@ -1,8 +1,8 @@
 """The driver of one partition: performs the machine's effects, and posts their results as events.
 
-It decides nothing. Its I/O, which the functions of the effects act on, is in ``broker.partition.partition_io``.
-A produce goes this way: ``append`` (check, number, queue) -> a turn of the scheduler -> ``send`` (one write and one
-flush for all that is queued) -> one ``Flushed`` event -> the callbacks of its batches.
+It decides nothing. Its I/O, which the functions of the effects act on, is in ``broker.partition.partition_io``. A
+produce goes this way: ``append`` (check, number, queue) -> a turn of the scheduler -> ``send`` (the whole queue by one
+write and one flush) -> a ``Flushed`` event -> the callbacks of its batches.
 """
 
 from __future__ import annotations
@@ -238,9 +238,9 @@ class PartitionDriver(PartitionIo):
     async def move(self, *, has_successor: bool = False) -> ReleaseNote:
         """Hand the partition over: flush, close, checkpoint, release. Returns the release note, in a terminal state.
 
-        A successor waits for ``handover_wait_ms``, then takes the partition. After that time the metadata store is
-        asked again and again whether it has: storage may never let this hand-over end, and clients send their requests
-        to this broker until it responds.
+        A successor waits for ``handover_wait_ms``, then takes the partition. After that time this broker asks the
+        metadata store again and again whether the successor has taken it. Storage may never let this hand-over end, and
+        clients send their requests to this broker until it responds.
         """
         self.closing.has_successor = has_successor
         self.closing.hurry()

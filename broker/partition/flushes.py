@@ -1,4 +1,4 @@
-"""The flushes of one partition that are in flight; each is counted once, however it ends."""
+"""The flushes of a partition that are in flight; a flush is counted once, however it ends."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class FoundCopies:
         return known.reason or f"it has {known.copies}"
 
     def take_wanted(self, now_ms: int) -> int | None:
-        """Return the offset whose file is to be counted now; None if there is none.  One count is under way at most."""
+        """Return the offset whose file is to be counted now; None if there is none.  At most one count is under way."""
         wanted, self._wanted = self._wanted, None
         if wanted is None or self._is_counting:
             return None

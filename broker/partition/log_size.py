@@ -60,7 +60,7 @@ class LogSize:
     async def _list(self, fs: FileSystem, driver: PartitionDriver, record: PartitionRecord) -> None:
         """Count the listed segments.
 
-        One that may still be open is counted again the next time: the namespace may not have its length yet.
+        A segment that may still be open is counted again the next time: the namespace may not have its length yet.
         """
         opened_names = driver.machine.open_names
         counted_to, closed, opened, newest_is_closed = self._counted_to, self._closed, 0, True

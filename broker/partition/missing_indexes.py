@@ -33,8 +33,8 @@ from bmq.storage.recovery import RecoveredSegment
 
 Work = Coroutine[Any, Any, None]
 ATTEMPTS = 3
-"""Attempts to write an index at once; rounds after which its failure is reported; and rounds that find damage after
-which it is given up. A replica that cannot be read may be sound: its datanode comes back after an outage."""
+"""Attempts to write an index without a pause; rounds before its failure is reported; rounds with damage before the
+index is given up. A replica that cannot be read may be sound: its datanode comes back after an outage."""
 PAUSES_MS = Backoff(LOOK_MS, 30 * LOOK_MS)
 """Pauses before the rounds. A round may read a whole segment again, so the later pauses are long."""
 

@@ -1,7 +1,7 @@
 """Searches in the logs of owned partitions: by timestamp, and by leader epoch.
 
-Nothing is kept for a partition that no request asks about. What is kept costs one name per segment, for at most
-``LOGS_MAX`` partitions.
+Nothing is kept for a partition that no request asks about. A partition with searches costs a name per segment, for at
+most ``LOGS_MAX`` partitions.
 """
 
 from __future__ import annotations

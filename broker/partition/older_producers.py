@@ -119,7 +119,7 @@ class _Replay:
         self.is_complete = True
 
     async def read(self, fs: FileSystem, path: PartitionPath, segment: ListedSegment, position: int, end: int) -> None:
-        """Replay the segment's batches from ``position`` on, below offset ``end``. What cannot be read is missing."""
+        """Replay the segment's batches from ``position`` on, below offset ``end``. Unreadable batches are missing."""
         try:
             due = segment.name.base if position == 0 else self._offset
             batches = walk_batches(fs, path.log(segment.name), position, segment.length, due)

@@ -152,9 +152,9 @@ class PartitionOwner:
     def ask_end(self) -> bool:
         """Return whether the high watermark is certain, so that an offset past it may be called out of range (rule 2).
 
-        Another broker may have taken the partition unnoticed. So this call starts a proof of ownership, one for all
-        readers that call meanwhile, and returns True to one reader after it. The proof waits for the flush of batches
-        that were acknowledged before their flush.
+        Another broker may have taken the partition unnoticed. So this call starts a proof of ownership, shared by all
+        readers that call meanwhile. After the proof it returns True to a single reader. The proof waits for the flush
+        of batches that were acknowledged before their flush.
         """
         if self._loop_time() < self._sure_until:
             self._sure_until = 0.0

@@ -36,7 +36,7 @@ from bmq.storage.filesystem import LeaseLost, PipelineFailed, StorageError
 from bmq.storage.layout import PartitionPath
 
 TIMER_MS_MAX = 60_000
-"""Longest time to a timer: a deadline that is farther away is checked again then, so that an outdated one is dropped
+"""Longest time of a timer. A later deadline is checked again when this time is over, so an outdated deadline is dropped
 soon.
 """
 E = TypeVar("E", bound=Effect)

@@ -1,8 +1,8 @@
 """Record checks and recompression (``compression.type``) off the loop, in each partition's order.
 
-A partition has a queue only while a batch needs such work; every batch behind one waits too, so that none overtakes.
-The number of batches worked on at once is bounded for the process, and the bytes that wait are bounded for each
-partition: past that bound the partition has no room.
+A partition has a queue only while a batch needs such work. Every later batch waits behind it, so no batch overtakes.
+The process bounds the number of batches that are worked on at once, and every partition bounds its waiting bytes. Past
+its bound the partition has no room.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Job:
 
 
 class RecompressQueue:
-    """The batches of one partition that wait for a check or recompression, and those behind them.
+    """The batches of a partition that wait for a check or recompression, and the batches behind them.
 
     ``accept(batch, callback, acks_all)`` numbers and queues a batch that is ready; ``process`` is the broker's byte
     budget.

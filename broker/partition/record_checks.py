@@ -1,7 +1,7 @@
 """Checks of produced batches' records: small batches on the loop, at once; large ones from the queue, off the loop.
 
-The cost of a check depends on the batch's bytes, not on what its header claims. The limits keep one turn of the loop
-under some 10 ms for the worst bytes (records of seven bytes, headers of two) on a slow processor; usual batches cost
+The cost of a check depends on the batch's bytes, not on what its header claims. The limits keep a turn of the loop
+under some 10 ms for the worst bytes (records of seven bytes, headers of two) on a slow processor. Usual batches cost
 much less.
 """
 

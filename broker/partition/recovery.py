@@ -218,7 +218,7 @@ class Takeover:
     def _is_noted(self, effect: ev.RecoverLog) -> bool:
         """Return whether the claimed record is the one that the previous owner sent in its release note.
 
-        That owner has just served with this record: the metadata store is not older than storage.
+        The previous owner has just served with this record: the metadata store is not older than storage.
         """
         if self._note is None or self._note.revision < 0:
             return False
@@ -228,8 +228,8 @@ class Takeover:
     def _clamped(self, log_start: int, first: int | None) -> int:
         """Return the log start, at least the first segment's base, as in Kafka (``LogLoader``).
 
-        Without the checkpoint that holds it, a log start would lie below files that were deleted long ago: a consumer
-        that begins there would wait for ever.
+        If the checkpoint with the log start is lost, the log start would lie below files that were deleted long ago: a
+        consumer that begins there would wait for ever.
         """
         if first is None or first <= log_start:
             return log_start
@@ -388,9 +388,9 @@ async def find_later_store(
 
     See ``storage.recovery.find_unlisted``. Such a file may have a writer, which is fenced: unless ``is_ours`` returns
     False. Then a successor may have registered the file. It claimed the partition before the file got its name, so a
-    read of the store after the listing shows the claim; and a fence would seem foreign to the successor, and end its
+    read of the store after the listing shows the claim. A fence would seem foreign to the successor, and end its
     process. The result counts for nothing then. An empty file of an earlier epoch proves nothing, and is deleted once
-    it is fenced: its name would hide the records of a file before it that lie behind its base. Raises StorageError, and
+    it is fenced. Its name would hide the records of an earlier file that lie behind its base. Raises StorageError, and
     what ``is_ours`` raises.
     """
 

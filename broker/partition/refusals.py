@@ -20,7 +20,7 @@ UNPROVEN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_
 
 
 class Refusals:
-    """The unproven refusals of one partition. One read of the store serves all that wait when it begins."""
+    """The unproven refusals of a partition. A read of the store serves all refusals that wait when it begins."""
 
     __slots__ = ("_driver", "_task", "_waiting")
 

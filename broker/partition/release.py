@@ -1,8 +1,8 @@
 """Release note: facts that the outgoing owner sends to its successor, which then need not read them.
 
 All of them are elsewhere too: the record in the metadata store, the index on storage. If neither helps, the log is
-recovered as after a death. So a note that is late, lost or wrong only costs time: the claim compares the record's
-revision, and an index is used only if it is that of the record's last segment, in every number.
+recovered as after a death. So a late, lost or wrong note only costs time. The claim compares the record's revision. An
+index is used only if all its numbers are the numbers of the record's last segment.
 """
 
 from __future__ import annotations

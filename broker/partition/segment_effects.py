@@ -1,4 +1,4 @@
-"""The driver's effects on the partition's segments; each returns the event that reports it, if one does."""
+"""The driver's effects on the partition's segments. An effect returns the event that reports it, if it has one."""
 
 from __future__ import annotations
 

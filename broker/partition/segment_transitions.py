@@ -176,7 +176,7 @@ def on_file_broken(machine: OwnedLog, event: ev.SegmentFailed, now_ms: int) -> l
 
 
 def _go_on_elsewhere(machine: OwnedLog) -> list[Effect]:
-    """Open the segment after one that took nothing: at once if that was the first in a row, later otherwise.
+    """Open the next segment after a segment without a flush: at once the first time in a row, later otherwise.
 
     Files may be created although writes to them fail (a full disk, a quota). Without the delay each partition would
     then create files, and commit records, as fast as it can.
@@ -200,7 +200,7 @@ def on_closed(machine: OwnedLog, event: ev.SegmentClosed, now_ms: int) -> list[E
 
 
 def on_covered(machine: OwnedLog, event: ev.CheckpointWritten, now_ms: int) -> list[Effect]:
-    """Note that a checkpoint is durable; write the one that became due meanwhile."""
+    """Note that a checkpoint is durable; write the next checkpoint if it became due meanwhile."""
     if machine.checkpointer.written():
         return machine.checkpoint()
     return advance(machine) if machine.state is PartitionState.MOVE else []

@@ -32,8 +32,8 @@ def _claim(machine: OwnedLog, record: PartitionRecord, revision: int) -> list[Ef
 def on_claimed(machine: OwnedLog, event: ev.RecordStored, now_ms: int) -> list[Effect]:
     """Fence the segments that the record lists; write at once if there are none.
 
-    Without segments nothing of storage is read, so that thousands of partitions that were never written move in a
-    moment: the folder is looked at before the first segment is created (``OwnedLog.unchecked_after``).
+    Without segments the takeover reads nothing from storage, so thousands of partitions without records move in a
+    moment. The folder is looked at before the first segment is created (``OwnedLog.unchecked_after``).
     """
     machine.claimed(event)
     if not event.record.segments:

@@ -97,7 +97,7 @@ class UnclosedSegments:
         )
 
     def take_empty(self, listed: Iterable[SegmentEntry]) -> tuple[SegmentName, ...]:
-        """Return the segments that closed without a flushed byte and that the stored record does not list, once each.
+        """Return, once, the segments that closed without a flushed byte and are missing in the stored record.
 
         Their files are not needed: their batches are in later segments of the same base, and a successor reads only
         listed ones.

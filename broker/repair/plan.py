@@ -1,4 +1,4 @@
-"""The plan of a partition's repair: the batches of each segment that can be kept, and the offsets that are lost.
+"""The plan of a partition's repair: the batches of every segment that can be kept, and the offsets that are lost.
 
 Good batches are kept byte for byte.  Lost offsets become a *gap*: a batch without records, like those that Kafka's
 compaction leaves in place of a producer's last batch (``DefaultRecordBatch.writeEmptyHeader``).  So offsets stay dense,
@@ -24,8 +24,8 @@ from bmq.storage.index import SegmentIndex
 
 _CORRUPT_STEP = 4 << 10
 _UNREADABLE_STEP = 256 << 10
-"""Smallest reads, in bytes, that separate bytes that can be read from those that cannot: without a right checksum, and
-not returned by any datanode.  One try of the second kind may take seconds."""
+"""Smallest reads, in bytes, that separate good bytes from bad bytes: from bytes with a wrong checksum, and from bytes
+that no datanode returns.  A try of the second kind may take seconds."""
 
 
 class Choice(Enum):

@@ -1,8 +1,8 @@
 """The record that a partition's next owner starts from, rebuilt from what storage shows of the partition.  Pure.
 
 The record must be one that the last owner might have left: then the usual takeover does the rest (rule 4), and handles
-every case.  So it lists every segment that may be open or not wholly checked, and before them the newest one that is
-known to be closed, whose index is the takeover's starting point:
+every case.  So it lists every segment that may be open or not wholly checked.  Before them it lists the newest segment
+that is known to be closed.  The takeover starts from the index of this segment:
 
 * An index proves *closed* when it covers its file to the end.  Every segment registered later is listed as open, and so
   is the newest index's own segment when there are bytes behind those that the index covers.
@@ -28,8 +28,8 @@ from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.layout import EPOCH_MAX, PartitionPath
 
 EPOCH_MARGIN = 1_000
-"""Added to the highest epoch that storage shows: owners that left no file, since an idle partition's owner registers
-none, have used higher ones.  Multiplied by the store's rebuild count, so that the epochs given out by a store that was
+"""Added to the highest epoch that storage shows.  Owners without a file have used higher epochs: the owner of an idle
+partition registers no file.  Multiplied by the store's rebuild count, so that the epochs given out by a store that was
 lost again, with the partition idle all the while, are passed as well."""
 CLOSED_KEPT = 3
 """Segments with an index that are kept in memory, in case the newest index cannot be used."""

@@ -1,7 +1,7 @@
 """The repair of one partition, carried out on its files and its record.
 
-1. Inspect: read the record, the segments that it lists (``--all``: all there are) and the last checkpoint.  Nothing is
-   changed, except that files which a repair that died has set aside get their names back (not in a dry run).
+1.  Inspect: read the record, the segments that it lists (``--all``: all there are) and the last checkpoint.  It changes
+   nothing, except that the files that a dead repair has set aside get their names back (not in a dry run).
 2. Claim: raise the record's epoch under the repair's own name, by compare-and-set, so that the partition's owner is
    fenced; then fence every listed file, and inspect it again.
 3. Write: write each segment that must change to a draft beside it.  The old file is renamed to ``damaged-...`` in the

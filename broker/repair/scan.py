@@ -32,7 +32,8 @@ from bmq.storage.layout import PartitionPath
 _log = logging.getLogger(__name__)
 
 PARALLEL = 32
-"""Folders read at once: each needs one to three calls of the NameNode, which serves some thousands per second."""
+"""Folders read at once. A folder needs one to three calls of the NameNode, and the NameNode serves some thousands per
+second."""
 T = TypeVar("T")
 R = TypeVar("R")
 

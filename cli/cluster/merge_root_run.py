@@ -1,7 +1,7 @@
 """``bmq cluster merge-root``, carried out.
 
-Every step may be repeated: a move either has happened or has not, the two files of the root are written once, and the
-store is changed last, in one commit.
+Every step may be repeated. A move either has happened or has not, and the two files of the root are written once. The
+store is changed last, in a single commit.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def _is_same_topic(*files: tuple[str, bytes]) -> bool:
 async def check_roots(kv: KeyValue, cluster: str, right: FileSystem, wrongs: Sequence[FileSystem]) -> ClusterFile:
     """Return the content of the right root's ``cluster.json``, or the content to write if it is missing.
 
-    Raises NotLost if a process runs, RequestRefused if a root or the store is not this cluster's or the store is older
-    than a root, UnsupportedLevel if this version lacks the level of a feature.
+    Raises NotLost if a process runs, and UnsupportedLevel if this version lacks the level of a feature. Raises
+    RequestRefused if a root or the store is not this cluster's, or if the store is older than a root.
     """
     await check_nobody(kv, cluster)
     if await kv.get(mark_key(cluster)) is not None:

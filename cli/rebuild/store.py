@@ -3,10 +3,11 @@
 The order of writes makes it safe to be killed anywhere, and to run again:
 
 1.  ``/cluster.json`` gets the next rebuild count.  New ids, files and epochs cannot be mistaken for the lost store's:
-   producer ids have the count in their high bits, topic files in their numbers, epochs a margin for it.
+   producer ids have the count in their high bits, topic files have it in their numbers, and epochs have a margin for
+   it.
 2. A *mark* is put into the store, and the store's cluster id is removed.  From here on no server starts on it: a server
    first makes an id if there is none, and that one is not storage's.
-3. What an earlier run had written is removed; then come partition records and topics, and the next producer id. The
+3. The records of an earlier run are removed; then come partition records and topics, and the next producer id. The
    levels of features come with them.
 4. The cluster's id, its root's and the store's count are put, and the mark is removed, in one commit: servers start.
    The count has the new rebuild count, so no count on the root is higher.

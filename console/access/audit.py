@@ -106,7 +106,7 @@ class HttpAudit:
             )  # fmt: skip
 
     def act(self, request: web.Request, session: Session, outcome: AuditOutcome, error: str = "") -> None:
-        """Write an administrative request that is not one of Kafka's; do nothing for another one."""
+        """Write an administrative request that Kafka's protocol lacks; do nothing for other requests."""
         route = route_of(request)
         if not self.is_on or route not in BY_ROUTE:
             return

@@ -9,11 +9,11 @@ Checking a password costs milliseconds of a processor (PBKDF2), so a client that
                         right: keep them for ``KEPT_S``   wrong: respond only after a delay, twice as long each time
 
 A network is an IPv4 address, or the /64 of an IPv6 address: a machine gets a /64.  A failed log-in takes one of the
-``WAITING_OF_NETWORK_MAX`` places of its network until its delay is over, but no place among the checks: so guesses from
-some networks never keep another network out.  The delay holds as well where its response does not wait for it, because
-``DELAYED_MAX`` others do.  A network with failures has half of the places among the checks.
+``WAITING_OF_NETWORK_MAX`` places of its network until its delay is over, but no place among the checks.  So guesses
+from some networks never keep another network out.  The delay holds as well where its response does not wait for it,
+because ``DELAYED_MAX`` others do.  A network with failures has half of the places among the checks.
 
-What was right is kept under a keyed hash, whose key never leaves the process; the password itself is not kept.
+Right credentials are kept under a keyed hash, whose key never leaves the process; the password itself is not kept.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ async def leave_group(shards: GroupShards, request: m.LeaveGroupRequest) -> m.Le
 async def _leave(
     serving: ActiveGroups, group_id: str, leaving: list[tuple[str, str | None]], *, is_first: bool
 ) -> list[ErrorCode]:
-    """Remove the members that fit into one turn of the event loop, and return an error code for each."""
+    """Remove the members that fit into one turn of the event loop, and return their error codes."""
     if not is_first:
         await next_turn()
     if serving.is_closed:

@@ -34,7 +34,7 @@ NO_OFFSET = -1
 PARTITION_BYTES = 20
 """About the bytes of a partition in a response, without its metadata."""
 FAST_ELEMENTS = 50
-"""Partition numbers that a built-in such as ``dict.fromkeys`` handles in the time of one element."""
+"""Partition numbers that a built-in such as ``dict.fromkeys`` handles in the time of a single element."""
 _NO_OFFSETS: Mapping[int, Offset] = MappingProxyType({})
 _UNSTABLE = Offset(NO_OFFSET)
 """In place of an offset with a pending successor, for a client that asks for stable offsets."""

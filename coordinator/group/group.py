@@ -466,7 +466,7 @@ class Group:
             self._finish_join(now)
 
     def _finish_join(self, now: Now) -> None:
-        """Form the next generation, of the members that have joined and the static ones that may still come."""
+        """Form the next generation, of the members that have joined and the static members that may still come."""
         self._initial = None
         self._deadlines.cancel(self._join_timer)
         self._drop_all([member for member in self.members.not_rejoined() if member.instance_id is None])

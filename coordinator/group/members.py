@@ -1,8 +1,9 @@
 """The members of one classic group, and totals over them.  Pure; it decides nothing.
 
-A group may have thousands of members, so a request must not walk over all of them.  Walks that begin or end a phase
-(``GroupMembers.select_protocol``, ``not_rejoined``, ``rebalance_timeout_ms``, ``joined``, ``stored``) happen a few
-times a rebalance; a static member that comes back under a new id is the exception: its group is stored whole.
+A group may have thousands of members, so a request must not walk over all of them.  Walks over all members happen a few
+times a rebalance, when a phase begins or ends (``GroupMembers.select_protocol``, ``not_rejoined``,
+``rebalance_timeout_ms``, ``joined``, ``stored``).  The exception is a static member that comes back under a new id: its
+group is stored whole.
 """
 
 from __future__ import annotations
@@ -227,7 +228,10 @@ class GroupMembers:
         return any(self._support[name] == len(self._by_id) for name in names)
 
     def select_protocol(self) -> str:
-        """Return the protocol that all members support and most prefer; of equals the one that was voted for first."""
+        """Return the protocol that all members support and most prefer.
+
+        If several are equal, the earliest vote decides.
+        """
         candidates = {name for name, count in self._support.items() if count == len(self._by_id)}
         if len(candidates) == 1:
             return candidates.pop()

@@ -1,8 +1,8 @@
 """Deadlines of one shard: a heap whose entries move only when they reach the top.
 
-A heartbeat sets its member's timer to a later time, which is one assignment: the entry in the heap stays where it is,
-and is pushed again if it is popped too early.  So a member costs one heap operation a session timeout, however many
-heartbeats it sends.  Times are milliseconds of the monotonic clock.
+A heartbeat sets its member's timer to a later time, by an assignment.  The entry in the heap stays where it is, and is
+pushed again if it is popped too early.  So a member costs one heap operation a session timeout, however many heartbeats
+it sends.  Times are milliseconds of the monotonic clock.
 """
 
 from __future__ import annotations

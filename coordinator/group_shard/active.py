@@ -1,8 +1,8 @@
 """Loaded shard of groups: decides by the pure groups and offsets, writes, and responds when the records are durable.
 
-State changes when a record is handed to the writer (``coordinator.shard.active``).  So each decision sees all that were
-made before it, and a read that must show only durable facts (OffsetFetch) waits for the open writes of its group.  If
-the log fails, all requests that wait get NOT_COORDINATOR.
+State changes when a record is handed to the writer (``coordinator.shard.active``).  So a decision sees all earlier
+decisions.  A read that must show only durable facts (OffsetFetch) waits for the open writes of its group.  If the log
+fails, all requests that wait get NOT_COORDINATOR.
 """
 
 from __future__ import annotations

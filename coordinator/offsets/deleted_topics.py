@@ -6,9 +6,9 @@ shard is loaded, and in every round of expiry.  So a shard that is loading, or a
 deletion without harm.
 
 This process's view of the catalog may be older than the view of the shard's last owner when it took a commit.  So
-before a loaded shard serves, each topic that the catalog does not show is looked up in the store; if the store has it,
-the shard waits until the view shows it.  Later commits name topics of this same view.  So a topic that it does not show
-is deleted.
+before a loaded shard serves, it looks up in the store every topic that the catalog does not show.  If the store has the
+topic, the shard waits until the view shows it.  Later commits name topics of this same view.  So a topic that it does
+not show is deleted.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 So the records of open transactions count, which consumers of committed records cannot read yet.
 
 A group has one coordinator, so the sum over all coordinators is the cluster's, and no group counts twice.  Only offsets
-of topics and partitions that exist count.  A refresh walks over the committed offsets in turns of the event loop, and
-sends one request to each broker for the watermarks of the partitions that it owns.  Shards come and go during the
-requests.  Only a shard that was there before them and after them counts: of a new shard no watermark was asked for.
+of topics and partitions that exist count.  A refresh walks over the committed offsets in turns of the event loop.  It
+sends every broker a request for the watermarks of the broker's partitions.  Shards come and go during the requests.
+Only a shard that was there before them and after them counts: of a new shard no watermark was asked for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bmq.meta.catalog import Catalog, Topic
 Watermarks = Callable[[Sequence[PartitionKey]], Awaitable[Mapping[PartitionKey, int]]]
 """Returns the high watermarks of the given partitions only; partitions whose owner does not respond are missing."""
 PARTITIONS_A_PART = 500
-"""Partitions of one pair that are counted between two turns of the loop, at up to 5 us each."""
+"""Partitions of a pair that are counted between two turns of the loop, at up to 5 us each."""
 Pair = tuple[str, str]
 """A group and the name of a topic that it has committed offsets of."""
 
@@ -78,8 +78,8 @@ class _Totals:
 class GroupLag:
     """Lag of one coordinator's groups.  ``refresh`` counts it again; ``report`` is the last count.
 
-    ``series_max`` bounds the series twice: that many pairs of group and topic have a sum of their own and all others
-    share one; and single partitions are reported for as many of these pairs as fit into ``series_max`` partitions.
+    ``series_max`` bounds the series twice. So many pairs of group and topic have a sum of their own; all other pairs
+    share a sum. Single partitions are reported for as many of these pairs as fit into ``series_max`` partitions.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class GroupLag:
         return found
 
     async def _pairs(self, shards: Sequence[Offsets]) -> AsyncIterator[tuple[str, Topic, Mapping[int, int]]]:
-        """Yield each group of the shards with each topic that it has offsets of, and the offsets by partition.
+        """Yield the pairs of a group and a topic with committed offsets, with these offsets by partition.
 
         A pair with many offsets is yielded in parts.  Groups may come and go meanwhile.
         """

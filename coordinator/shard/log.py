@@ -1,7 +1,8 @@
 """Interface of a shard to its log, a partition of its kind's topic, in whichever process that partition's owner runs.
 
 **Fencing.**  A shard first appends a barrier batch, replays up to it, and only then serves.  ``ShardLogs.open`` returns
-a log that is bound to one ownership (``epoch``); opening a later one ends it.  The order of the log decides the rest:
+a log that is bound to an ownership (``epoch``); opening the log with a later ownership ends it.  The order of the log
+decides the rest:
 
 * A batch that a stale shard appended before the barrier lies below it and is replayed.  It counts: its client may have
   got a response.
@@ -9,14 +10,14 @@ a log that is bound to one ownership (``epoch``); opening a later one ends it.  
 
 No batch names a producer for the fence.  In one process the handle itself is the fence: it is refused once the
 partition has a later owner, or was opened again.  If coordinators and brokers are separate processes, the request has
-the shard's ownership number beside the batch, and the owner of the partition refuses a number lower than the highest
-that has opened the log there.  It takes appends only from the connection that opened the log last: so for one
-ownership, too, nothing follows a barrier except what was sent after it.
+the shard's ownership number beside the batch.  The owner of the partition refuses a number lower than the highest that
+has opened the log there.  It takes appends only from the connection that opened the log last.  So within an ownership,
+too, only bytes that were sent after a barrier follow the barrier.
 
-The number need not be durable: a stale shard that is accepted by a *new* owner must first append a barrier there, and
-the shard that appends the later barrier replays all of it.  A producer id inside the batch would do the same in fewer
-bits (a producer epoch has 15), but Kafka's own loader takes every batch of ``__consumer_offsets`` with a producer id
-for a transactional one (``CoordinatorLoaderImpl``, ``OffsetMetadataManager.replay``).
+The number need not be durable.  If a *new* owner accepts a stale shard, the shard must first append a barrier there,
+and the shard with the later barrier replays all of it.  A producer id inside the batch would do the same in fewer bits
+(a producer epoch has 15).  But Kafka's own loader takes every batch of ``__consumer_offsets`` with a producer id for a
+transactional batch (``CoordinatorLoaderImpl``, ``OffsetMetadataManager.replay``).
 """
 
 from __future__ import annotations

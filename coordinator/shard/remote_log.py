@@ -144,8 +144,8 @@ class RemoteShardLog:
     async def delete_before(self, offset: int) -> None:
         """Move the log's start to ``offset``.  Raises RequestError if that fails.
 
-        The broker does not check the ownership.  That is safe: the caller has written all live keys again at or after
-        ``offset``, below the barrier of any later owner.
+        The broker does not check the ownership.  The move is safe: the caller has written all live keys again at or
+        after ``offset``, below the barrier of any later owner.
         """
         self._check()
         request = AskRequest(self._key.topic_id, self._key.partition, Question.DELETE_BEFORE, offset)

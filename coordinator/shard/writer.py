@@ -22,8 +22,8 @@ from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import HEADER_BYTES, Record, build_batch
 
 BATCH_BYTES = 192 << 10
-"""Most bytes of a batch of several records: thousands of small ones, which are encoded in one turn of the event loop.
-A batch of a single record may be larger, up to what the log accepts."""
+"""Most bytes of a batch of several records: thousands of small records, which are encoded in one turn of the event
+loop. A batch of a single record may be larger, up to what the log accepts."""
 QUEUE_BYTES_MAX = 16 << 20
 """Bytes of records that wait for the log.  At this bound operations wait before they decide anything."""
 _RECORD_OVERHEAD = 32  # most bytes of the varints around key and value

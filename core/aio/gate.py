@@ -1,7 +1,7 @@
 """A bound on work in progress, by its size: what does not fit waits in the order in which it came.
 
-``endpoint.fetch.memory_budget.MemoryPool`` bounds the bytes of responses, and differs: it grants less than is asked,
-small requests pass large ones, and a reservation is split and resized while the response is made and sent.
+``endpoint.fetch.memory_budget.MemoryPool`` bounds the bytes of responses, and differs. It grants less than is asked,
+and small requests pass large requests. A reservation is split and resized while the response is made and sent.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Bounds on log lines: a repeated event is written once an interval, with the number of lines left out.
 
 An event is a place in the code: its logger, level and text before arguments are put in.  Its subject distinguishes its
-lines: the partition, the connection.  A subject's line is written once in ``REPEAT_S`` seconds.  Of all subjects
-together, ``BURST`` lines are written at once, and then a line a second.  Lines left out are counted; the count is
-written with the event's next line or, if none comes, with the last one that was left out.
+lines: the partition, the connection.  A subject's line is written once in ``REPEAT_S`` seconds.  All subjects together
+get ``BURST`` lines at once, and then a line a second.  Lines left out are counted; the count is written with the
+event's next line or, if none comes, with the last one that was left out.
 
     line of an event ──> same subject within REPEAT_S?  ── yes ──> count, keep the last
                          no: a token left?              ── no ───> count, keep the last

@@ -41,8 +41,8 @@ from bmq.core.security.session import ANONYMOUS_SESSION
 class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
     """The protocol of a client's socket, and the ``Client`` of its requests.
 
-    Needs a loop that reads into the buffer in the call that gets it (selectors, uvloop; not Windows' proactor): one
-    receive buffer serves all connections.
+    Needs a loop that reads into the buffer in the call that gets it (selectors, uvloop; not Windows' proactor): all
+    connections share a receive buffer.
     """
 
     __slots__ = ("_frames", "_is_reading", "_mute_timer", "_muted_until", "_on_close", "_on_open", "_outliving",

@@ -1,7 +1,7 @@
 """A connection of another process of the cluster: responses go out as they come, in any order.
 
-A request holds up only its own response.  A produce to a partition whose pipeline is slow, a group that waits for its
-members, a parked fetch: no such request keeps later requests from beginning, nor reading from going on.  A caller
+A request holds up only its own response.  A slow request does not delay the start of later requests, nor the reading of
+the socket.  Examples are a produce to a slow pipeline, a group that waits for its members, a parked fetch.  A caller
 bounds its outstanding requests by credit, and this side bounds the sum.  Past ``queued.max.request.bytes`` of its
 listener, connections that hold more than ``SHARE_BYTES`` stop reading until responses have gone out.  The others go on,
 so that a ping, a query or a new connection is served however much waits for storage: a busy process must not look dead.

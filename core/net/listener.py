@@ -1,7 +1,8 @@
 """A listening port: accepts connections, within limits, and closes idle and stuck ones.
 
-``core.net.client_connection`` is one connection of a client, ``core.net.internal_connection`` one of another process of
-the cluster, ``core.net.frames`` cuts their bytes, ``core.net.request_budget`` bounds what all of them hold.
+Its parts: ``core.net.client_connection`` is the connection of a client, ``core.net.internal_connection`` the connection
+of another process of the cluster. ``core.net.frames`` cuts their bytes, ``core.net.request_budget`` bounds the bytes
+that all of them hold.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ _log = logging.getLogger(__name__)
 class Listener:
     """Listening addresses and their connections, with common limits, request memory and one timer.
 
-    ``in_order`` False is for the cluster's own processes: their responses go out as they come, any number of them may
-    share a host, and they are closed for silence (``core.net.internal_connection``) instead of idleness.
+    ``in_order`` False is for the cluster's own processes. Their responses go out as they come, and any number of them
+    may share a host. They are closed for silence (``core.net.internal_connection``) instead of idleness.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ def resolve(
 ) -> tuple[ListenerAddress, ...]:
     """Return the listeners of the three settings, in the order of the first.
 
-    Raises ListenerError, which names the setting, if one is wrong or they contradict each other.
+    Raises ListenerError, with the name of the setting, if a setting is wrong or contradicts another.
     """
     found = _parse(listeners, "listeners")
     _check_ports(found)
@@ -81,7 +81,7 @@ def resolve(
 
 
 def check_apart(listeners: Sequence[ListenerAddress], ports: int) -> None:
-    """Check that no listener's ports reach into the next one's: each has ``ports`` of them, one after another.
+    """Check that no listener's ports reach into the next listener's: a listener has ``ports`` ports in a row.
 
     Raises ListenerError if they do.
     """

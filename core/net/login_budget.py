@@ -7,9 +7,9 @@ sixteenth of the limit is free::
 
     cost of a connection = bytes that it holds * bytes that all connections have brought since it held none
 
-A log-in holds some hundred bytes for some milliseconds, so its cost is low.
-Time is counted in bytes that arrive.  So the order is the same however fast an attacker sends, a log-in is among the
-last to be closed unless others bring many times the limit while its token arrives, and there is no clock.
+A log-in holds some hundred bytes for some milliseconds, so its cost is low.  Time is counted in bytes that arrive.  So
+the order is the same however fast an attacker sends, and there is no clock.  A log-in is among the last to be closed,
+unless other connections bring many times the limit while its token arrives.
 
 A single connection may hold more than the limit: one token of sasl.server.max.receive.size always arrives.
 

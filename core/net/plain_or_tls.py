@@ -1,7 +1,7 @@
 """A port that takes connections with TLS and without, while a cluster gets TLS process by process.
 
-The first byte of a connection decides: a handshake of TLS begins with 22 (RFC 8446, 5.1), and a request with its size
-in four bytes, of which 22 as the first would mean 369 MB.
+The first byte of a connection decides. A handshake of TLS begins with 22 (RFC 8446, 5.1). A request begins with its
+size in four bytes, and 22 as its first byte would mean 369 MB.
 """
 
 from __future__ import annotations

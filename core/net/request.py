@@ -2,7 +2,7 @@
 
 ``core.net.client_connection`` cuts a connection's bytes into frames, passes each to the endpoint's ``Dispatch`` in the
 order of arrival, and sends the responses in that order.  The dispatch of a frame runs up to its first await before the
-next frame is dispatched, so what is decided there (a produce's place in its partition) has the order of the requests.
+next frame is dispatched.  So decisions up to there (a produce's place in its partition) have the order of the requests.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ class PendingResponse:
     def resolve(self, outcome: Outcome) -> None:
         """Pass the outcome on.  No effect if there is one already.
 
-        An exception of a callback is a bug: it goes to the loop's exception handler, as that of a future's callback
-        does, and neither to the other callbacks nor to the caller.
+        An exception of a callback is a bug. It goes to the loop's exception handler, like an exception of a future's
+        callback, and neither to the other callbacks nor to the caller.
         """
         if self._outcome is not None:
             return
@@ -194,7 +194,7 @@ class PendingResponse:
 
 
 class CloseConnection(Exception):
-    """Bytes that are not a request: close the connection, with one log line that has ``str`` as its reason."""
+    """Bytes that are not a request: close the connection, with a log line and ``str`` as its reason."""
 
 
 class CloseQuietly(CloseConnection):
@@ -204,12 +204,12 @@ class CloseQuietly(CloseConnection):
 class Dispatch(Protocol):
     """An endpoint: from a frame (without its size field) to a response.
 
-    Called, it returns a ``Response`` at once, or an awaitable of one that has run up to its first await already (a
-    ``PendingResponse`` has no turn of its own: the connection gets it in a call).
-    CloseConnection, raised or awaited, closes the connection; any other exception is a bug, which is logged and closes
-    it too. ``is_pipelined`` returns, from the frame alone, whether this request may be dispatched while earlier ones of
-    its connection have no response (Produce); all others are dispatched in turn, as in Kafka.  ``expects_response``
-    returns whether this request has a response by protocol.  A request without one (Produce with acks=0) outlives its
+    Called, it returns a ``Response``, or an awaitable of a response.  The awaitable has already run up to its first
+    await (a ``PendingResponse`` has no turn of its own: the connection gets it in a call).  CloseConnection, raised or
+    awaited, closes the connection; any other exception is a bug, which is logged and closes it too.  ``is_pipelined``
+    returns, from the frame alone, whether this request (Produce) may be dispatched while earlier requests of its
+    connection have no response.  All other requests are dispatched in turn, as in Kafka.  ``expects_response`` returns
+    whether this request has a response by protocol.  A request without one (Produce with acks=0) outlives its
     connection's end.
     """
 

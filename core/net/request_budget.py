@@ -87,7 +87,7 @@ class RequestBudget:
 
     @property
     def excess_begun_bytes(self) -> int:
-        """Bytes by which frames that have begun exceed the half that reopens their gate."""
+        """Bytes of begun frames above the half at which their gate opens again."""
         return max(0, self._begun_bytes - self.limit // 2)
 
     @property

@@ -1,9 +1,9 @@
 """The internal connections whose other side has not shown yet that it is a process of the cluster.
 
-Whoever reaches the port can open them, so their bytes, their time and their number are bounded.  A connection past the
-number costs the oldest connection its place, not itself.  A process needs a few milliseconds to become known, so it
-succeeds even while others open connections and say nothing.  Processes do not push each other out: a cluster has far
-fewer than ``STRANGERS_MAX``.  Clients do, so they have another rule (``core.net.newcomers``).
+Any host that reaches the port can open them, so their bytes, their time and their number are bounded.  A connection
+past the number costs the oldest connection its place, not itself.  A process needs a few milliseconds to become known,
+so it succeeds even while others open connections and say nothing.  Processes do not push each other out: a cluster has
+far fewer than ``STRANGERS_MAX``.  Clients do, so they have another rule (``core.net.newcomers``).
 """
 
 from __future__ import annotations

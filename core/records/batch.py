@@ -239,8 +239,8 @@ def parse_batch(data: memoryview) -> Batch:
 def header_fault(data: memoryview) -> RequestError | None:
     """Return the error of a client's bytes that no batch header can be read from; None if they have one.
 
-    The magic is judged before the length, as its place is the same in each format: a message of an old format may be
-    shorter than a batch header, and no client retries INVALID_RECORD, as all retry CORRUPT_MESSAGE.
+    The magic is judged before the length, as its place is the same in each format, and a message of an old format may
+    be shorter than a batch header. No client retries INVALID_RECORD, but all retry CORRUPT_MESSAGE.
     """
     if len(data) > MAGIC_AT and data[MAGIC_AT] != MAGIC:
         return _wrong_magic(data[MAGIC_AT])

@@ -14,8 +14,8 @@ No client retries INVALID_RECORD.  All of them retry CORRUPT_MESSAGE until their
 After MESSAGE_TOO_LARGE Java's producer splits the batch.
 
 For a missing key and a wrong timestamp the error names the bad records (``record_errors``, KIP-467), in Kafka's words.
-Java's producer fails these records with the error, and the batch's others with one that says that they were not at
-fault.  Kafka names all bad records; here the first RECORD_ERRORS_MAX are named.
+Java's producer fails these records with the error.  It fails the batch's other records with an error that says that
+they were not at fault.  Kafka names all bad records; here the first RECORD_ERRORS_MAX are named.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def unpack(batch: Batch, *, bytes_max: int = RECORDS_BYTES_MAX) -> memoryview | 
 def lz4_fault(data: memoryview) -> str:
     """Return why Java's reader (``Lz4BlockInputStream``) would refuse an lz4 frame; "" if it would accept it.
 
-    That reader takes one frame, of independent blocks.  Other decompressors take more.
+    Java's reader takes one frame, of independent blocks.  Other decompressors take more.
     """
     if len(data) < 7 or data[:4] != _LZ4_MAGIC:
         return "no lz4 frame begins here"

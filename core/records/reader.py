@@ -12,8 +12,8 @@ A batch's records, after decompression::
     value           varint length (-1: null), bytes
     headers         varint count, each: name (varint length, UTF-8), value (varint length, -1: null, bytes)
 
-Varints are zig-zag encoded.  Codecs: gzip; snappy, both as one raw block and in the framing of Kafka's Java client
-(``xerial``: 16 bytes of head, then blocks, each behind its i32 length); lz4 frames; zstd frames.
+Varints are zig-zag encoded.  Codecs: gzip; snappy, as a raw block or in the framing of Kafka's Java client (``xerial``:
+16 bytes of head, then blocks with their i32 lengths in front); lz4 frames; zstd frames.
 
 A few bytes can decompress to gigabytes, so output goes into a buffer that has a limit: what does not fit is an error.
 """
@@ -99,8 +99,8 @@ def first_not_older(batch: Batch, timestamp: int, start_offset: int, *, bytes_ma
     """Return the first record at or past ``start_offset`` that is not older than ``timestamp``; None if all are older.
 
     Records that compaction took are passed over.  If the batch cannot be decoded, or is larger than ``bytes_max`` once
-    decompressed, it is the batch's first offset at or past ``start_offset`` with the batch's largest timestamp: at or
-    before the right record, so nothing is skipped.
+    decompressed, it is the batch's first offset at or past ``start_offset``, with the batch's largest timestamp.  This
+    offset is at or before the right record, so nothing is skipped.
     """
     if not batch.count:  # its codec may be set, and some brokers leave the largest time of what was removed
         return None

@@ -1,7 +1,7 @@
 """The codec of the internal messages: dataclasses whose fields have types of ``core.rpc.message_fields``.
 
 A message is its fields in the order of their declaration, and a set of tagged fields at the end, as in Kafka's flexible
-encoding: a later version adds fields there, and an earlier one skips them.
+encoding. A later version adds fields there, and an earlier version skips them.
 """
 
 from __future__ import annotations

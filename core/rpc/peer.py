@@ -191,9 +191,8 @@ class Peer(asyncio.BufferedProtocol):
     ) -> asyncio.Future[memoryview]:
         """Send a call.  Return its future: the body of the response, or PeerLost if there will be none.
 
-        Calls are sent in their order.  The version must be one with tagged fields, and the request one that has a
-        response. The buffers of ``body`` must not change until then: what the kernel does not take at once is not
-        copied.
+        Calls are sent in their order.  The version must have tagged fields, and the request must have a response.  The
+        buffers of ``body`` must not change until then: what the kernel does not take at once is not copied.
 
         A call right after a standstill fails with PeerBusy: it may be a client's, and the client is given up first.
         Calls of ``_FENCED`` are sent all the same.

@@ -9,8 +9,8 @@ Connections are made on demand, three kinds to a member, and made again on deman
 attempts double and are half random, so a process that comes back does not meet all others at once.  Every connection
 begins with Hello (``core.rpc.server`` is the other side), and is pinged when it is silent.
 
-Subscribers are notified of every connection that broke or could not be made.  That is a suspicion, not a death: the
-controller judges.
+Subscribers are notified of every connection that broke or could not be made.  A broken connection is a suspicion, not a
+death: the controller judges.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@
 the ACLs that apply to the resource       the operation is
 ========================================= ========================================================================
 none at all, of any principal             allowed if ``allow.everyone.if.no.acl.found``, else denied
-one denies it, or ALL, to the client      denied
-one allows it, ALL, or an operation that  allowed
-implies it, to the client
+an ACL denies it, or ALL, to the client   denied
+an ACL allows it, or ALL, or an operation allowed
+that implies it, to the client
 only others                               denied
 ========================================= ========================================================================
 
-An ACL applies to a resource if it has its name, a prefix of its name, or ``*``; to a client if it names its principal
-or ``User:*``, and its host or ``*``.  READ, WRITE, DELETE and ALTER imply DESCRIBE, ALTER_CONFIGS implies
+An ACL applies to a resource if it has its name, a prefix of its name, or ``*``.  It applies to a client if it names its
+principal or ``User:*``, and its host or ``*``.  READ, WRITE, DELETE and ALTER imply DESCRIBE, ALTER_CONFIGS implies
 DESCRIBE_CONFIGS; only where they are allowed: a denied READ does not deny DESCRIBE.
 
 A decision costs a few look-ups for each length that a prefix of this resource type has, however many ACLs there are.

@@ -1,7 +1,7 @@
 """Kafka's access control lists: the content of an ACL, and the ACLs that a filter chooses.  Pure.
 
-An ACL allows or denies one operation (or ALL) on the resources of a pattern, to one principal, from one host.  The
-numbers are Kafka's codes (``AclOperation``, ``ResourceType``, ``PatternType``, ``AclPermissionType``).
+An ACL allows or denies an operation (or ALL) on the resources of a pattern, to a principal, from a host.  The numbers
+are Kafka's codes (``AclOperation``, ``ResourceType``, ``PatternType``, ``AclPermissionType``).
 """
 
 from __future__ import annotations

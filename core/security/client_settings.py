@@ -35,7 +35,7 @@ _OF_JAVA = frozenset((
     "sasl.login.connect.timeout.ms", "sasl.login.read.timeout.ms", "sasl.login.retry.backoff.ms",
     "sasl.login.retry.backoff.max.ms",
 ))  # fmt: skip
-"""Settings that say how Java does it, not whom one trusts or who one is: they have no effect."""
+"""Settings without effect: they say how Java works, not whom the client trusts or who the client is."""
 _REFUSED = {
     "config.providers": "values are not taken from other places; write them into the file, or name files",
     "ssl.engine.factory.class": "classes of Java cannot be run",
@@ -48,7 +48,7 @@ _FAMILIES = ("ssl.", "sasl.", "security.")
 
 @dataclass(frozen=True, slots=True)
 class ClientSecuritySettings:
-    """The way in which one client connects: immutable, with all settings checked that need no file."""
+    """A client's way to connect: immutable, with all settings checked that need no file."""
 
     protocol: str = "PLAINTEXT"
     login: Login | None = None

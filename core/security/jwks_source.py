@@ -84,7 +84,7 @@ class JwksSource:
         self._waiters.wake_all()
 
     async def fetch_for(self, key_id: str) -> JsonWebKeySet:
-        """Return a key set that was fetched because of ``key_id``, which the present one does not have.
+        """Return a key set that was fetched because the present key set lacks ``key_id``.
 
         Returns the present one if a fetch is not due yet, fails, or takes longer than ``WAIT_S``.
         """

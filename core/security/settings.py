@@ -13,7 +13,7 @@ from bmq.core.security.principal import Principal, has_outer_space, java_trim, p
 
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
-"""Versions of TLS that may be enabled.  Those before 1.2 have no safe cipher left (RFC 8996)."""
+"""Versions of TLS that may be enabled.  Earlier versions have no safe cipher left (RFC 8996)."""
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 STORE_TYPES = ("", "PEM", "PKCS12", "JKS")
 CLIENT_AUTH = ("none", "requested", "required")

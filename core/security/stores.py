@@ -1,7 +1,7 @@
 """Keystores and truststores: PEM and PKCS#12 in, what OpenSSL takes out.
 
-What a file holds is seen in its first bytes, whatever its name.  Java's JKS is not read: the error says by which
-command it becomes PKCS#12.  A private key is never written to a disk: OpenSSL reads it from memory that has no name.
+The first bytes of a file show its kind, whatever its name.  Java's JKS is not read: the error says by which command it
+becomes PKCS#12.  A private key is never written to a disk: OpenSSL reads it from memory that has no name.
 
 Settings have Kafka's names, and are read by a function from a key to its value, empty if it is not set: listeners and
 clients have the same ones.
@@ -68,7 +68,9 @@ def load_authorities(context: ssl.SSLContext, authorities: bytes, where: str) ->
 
 
 def _reason(error: Exception, identity: PrivateKeyEntry | None = None) -> str:
-    """Return OpenSSL's reason in words.  It has none for a key that it cannot decrypt, nor for one that is missing."""
+    """Return OpenSSL's reason in words.
+
+    OpenSSL has no reason for a key that it cannot decrypt, nor for a missing key."""
     reason = getattr(error, "reason", None)
     if reason is None and identity is not None:
         if b"ENCRYPTED" in identity.key + identity.chain:
@@ -80,7 +82,10 @@ def _reason(error: Exception, identity: PrivateKeyEntry | None = None) -> str:
 
 
 def set_ciphers(context: ssl.SSLContext, suites: tuple[str, ...], where: str) -> None:
-    """Allow these suites only.  Those of TLS 1.3 are all safe, and OpenSSL's Python lets nobody choose among them."""
+    """Allow these suites only.
+
+    The suites of TLS 1.3 are all safe, and OpenSSL's Python lets nobody choose among them.
+    """
     older = openssl_suites(suites)
     if not older:
         return

@@ -1,10 +1,10 @@
 """The codec of all messages but Produce and Fetch, between bytes and kafka-python's message classes.
 
 Responses are encoded by kafka-python's compiled encoders.  Requests are decoded here, into the same classes, since
-kafka-python's decoders trust their input: a text that is cut short comes out shorter, and an array may announce two
-billion elements that take no bytes.  Input from a socket must not be trusted.  A decoder is built once per API and
-version, of small functions that mirror the schema.  Every function compares the length that it reads with the bytes
-left.
+kafka-python's decoders trust their input.  They return a text that is cut short as a shorter text, and an array may
+announce two billion elements that take no bytes.  Input from a socket must not be trusted.  A decoder is built once per
+API and version, of small functions that mirror the schema.  Every function compares the length that it reads with the
+bytes left.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The client's side of ``codec``: requests that this project sends, and the responses to them, without headers.
 
-One process forwards a client's request to another as it would have come, and reads the response.  The peer may be of
+A process forwards a client's request to another as it would have come, and reads the response.  The peer may be of
 another version of this software: what it sends is checked as a client's request is, with room for larger responses.
 """
 

@@ -36,7 +36,7 @@ def is_flexible(api_key: int, version: int) -> bool:
 def response_is_flexible(api_key: int, version: int) -> bool:
     """Return whether the response has header v1.
 
-    That of ApiVersions never has: the client may support no version of this server.
+    The response of ApiVersions never has it: the client may support no version of this server.
     """
     return api_key != ApiKey.API_VERSIONS and is_flexible(api_key, version)
 

@@ -17,7 +17,7 @@ class ScramUsers(Protocol):
         """Return a user's credential; None if there is none."""
 
     def decoy(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
-        """Return the credential of a user that does not exist: the same one each time."""
+        """Return the credential of a user that does not exist: the same credential at every call."""
 
     async def prepare_decoys(self) -> None:
         """Get what ``decoy`` needs."""

@@ -81,8 +81,9 @@ def _jaas_options(context: MechanismContext, where: str) -> Mapping[str, str]:
 
 
 def _default_realm(principal: str) -> str:
-    """Return the default realm of krb5.conf, which the library adds to a name without one; if it has none, that of
-    ``principal``."""
+    """Return the default realm of krb5.conf, else the realm of ``principal``.
+
+    The library adds the default realm to a name without a realm."""
     import gssapi
     from gssapi.raw.misc import GSSError
 

@@ -1,4 +1,4 @@
-"""The authentication of one connection: what may come when, and what it leads to.  Pure.
+"""The authentication of a connection: its legal steps, and their outcomes.  Pure.
 
 Events go into ``AuthenticationMachine.handle``, effects come out; time is an argument.  ``State`` describes the states;
 ``TABLE`` has a function for each (state, event) pair (``core.transitions``).  As in Kafka (``SaslServerAuthenticator``,

@@ -11,10 +11,10 @@ After ``Authenticated`` or ``AuthenticationFailure`` the server gets no more tok
 the last token, or when the connection closes before.  The gate checks that re-authentication keeps the principal,
 shortens the session to connections.max.reauth.ms, counts and logs.
 
-A mechanism has a ``MechanismFactory`` in ``endpoint.authentication.mechanisms``, which is called once for each listener
-that enables it.  Raises ConfigError, from there, if a setting is wrong: a process then does not start.
+A mechanism has a ``MechanismFactory`` in ``endpoint.authentication.mechanisms``.  It is called once for every listener
+that enables the mechanism.  Raises ConfigError, from there, if a setting is wrong: a process then does not start.
 
-What a mechanism must keep to:
+A mechanism must keep to the following:
 
 * ``evaluate`` raises nothing for any bytes of a client.  An exception is a bug, and closes the connection.
 * It costs microseconds, or awaits (GSSAPI in a thread, keys from a server).  Nobody has shown who he is yet: no cost

@@ -3,7 +3,8 @@
 Users are options of ``PlainLoginModule``, as in Kafka: ``user_alice="secret"``.  They are read when a
 process starts.  The password crosses the network as it is: over SASL_PLAINTEXT everybody on the way can read it.
 
-A name that is not known is compared with a password of this process's own, so that it takes as long as a wrong one.
+The password of an unknown user is compared with a password of this process's own, so it takes as long as a wrong
+password.
 """
 
 from __future__ import annotations

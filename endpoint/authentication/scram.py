@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 and -512: users of the cluster, and delegation tokens, prove that they know their password.
 
-A name that does not exist goes through the same steps, with a made-up credential that is the same each time, and fails
-at the end like a wrong password.  ``core.security.scram`` has the computations.
+An unknown name goes through the same steps, with a made-up credential that is always the same, and fails at the end
+like a wrong password.  ``core.security.scram`` has the computations.
 
 Departures from Kafka: there, a name that does not exist fails at its first message, and so can be told from others.
 """

@@ -1,8 +1,8 @@
 """SCRAM accounts of delegation tokens (KIP-48): a token's id is the user, its HMAC in Base64 the password.
 
-What SCRAM needs of a password is computed when a token is first used at this proxy: some milliseconds of PBKDF2, in a
-thread, and kept.  (Kafka computes it for every token, when it is made.)  The salt is made of the tokens' secret, so it
-is the same in every proxy.
+The values that SCRAM computes from a password are made when a token is first used at this proxy: some milliseconds of
+PBKDF2, in a thread, and kept.  (Kafka computes it for every token, when it is made.)  The salt is made of the tokens'
+secret, so it is the same in every proxy.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Authorisation: which client may do what to which resource, as Kafka's authorizer answers."""
+"""Authorisation: the acts that a client may do to a resource, decided as by Kafka's authorizer."""

@@ -1,7 +1,7 @@
 """The question of every handler: may this client do that to this resource?
 
-A handler makes ``Rights`` of its request, and asks them once for each resource.  What an API asks for is in its
-``endpoint.api.Api``, as ``Need`` rows; ``docs/security.md`` shows the table of all.
+A handler makes ``Rights`` of its request, and asks them once for each resource.  The rights that an API asks for are in
+its ``endpoint.api.Api``, as ``Need`` rows; ``docs/security.md`` shows the table of all.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from bmq.core.security.principal import Principal
 from bmq.core.security.session import Session
 
 ANSWERS_MAX = 200_000
-"""Answers that are kept, of all clients together, at some 200 bytes each (a longer name counts as several): a client
-that asks for all topics of a large cluster has as many as these."""
+"""Answers that are kept, of all clients together, at some 200 bytes each (a longer name counts as several). So many fit
+a client that asks for all topics of a large cluster."""
 ANSWER_BYTES = 200
 NAME_MAX = 256
 """Characters of the names whose answers are kept: topics have 249 at most.  Clients choose the names that they ask for,

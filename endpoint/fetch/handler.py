@@ -1,8 +1,8 @@
 """Fetch, versions 4 to 18 (Kafka 4.x; older ones ask for record formats that are not kept).
 
 Behaviour: ``endpoint.fetch.operation``.  Every proxy serves every partition; only the owner's state makes an offset out
-of range.  A client whose rack is another zone than this proxy's is sent to a proxy of its own zone (KIP-392), by the
-proxy that Metadata names as the partition's leader and by no other, as in Kafka with RackAwareReplicaSelector.
+of range.  A client whose rack is another zone than this proxy's is sent to a proxy of its own zone (KIP-392).  Only the
+proxy that Metadata names as the partition's leader does so, as in Kafka with RackAwareReplicaSelector.
 
 Version notes:
 

@@ -37,7 +37,7 @@ SMALL_BYTES = 1 << 20
 
 
 EVICTED_AT_ONCE = 1_000
-"""Batches that one event evicts to restore the headroom: half a microsecond each."""
+"""Batches evicted by an event to restore the headroom: half a microsecond each."""
 
 
 class _Ticket:
@@ -147,8 +147,9 @@ class MemoryPool:
     def _share(self, size: int) -> int:
         """Return how many of ``size`` bytes may be taken now; 0 if the request must wait.
 
-        A small request is granted whole, also from the reserve (the last eighth).  A large one gets a quarter of what
-        is free before the reserve, though never less than a small one; in an empty pool, up to half of the pool.
+        A small request is granted whole, also from the reserve (the last eighth).  A large request gets a quarter of
+        the free bytes before the reserve, though never less than a small request; in an empty pool, up to half of the
+        pool.
         """
         if not self.used:
             return min(size, max(self.limit // 2, self._small))
@@ -158,7 +159,7 @@ class MemoryPool:
         return min(size, max(free // 4, self._small)) if free >= self._small else 0
 
     def _grant(self) -> None:
-        """Serve the requests that wait, in their order; small ones pass large ones.
+        """Serve the requests that wait, in their order; small requests pass large requests.
 
         The cost grows with the number of requests granted, not with the number that wait.
         """

@@ -35,7 +35,7 @@ from bmq.storage.log_reader import LogSlice
 READS_MAX = 1_000
 """Partitions that one fetch reads from storage; the others come first in its session's next fetch."""
 PARTITIONS_A_TURN = 500
-"""Partitions that are checked, or put into the response, in one turn of the loop: at 10 us each, 5 ms."""
+"""Partitions that are checked, or put into the response, in a turn of the loop: at 10 us each, 5 ms."""
 READ_BYTES_MIN = 64 << 10
 """Bytes that a read counts with at least: it returns a whole batch, however little was asked for."""
 READ_COPIES = 2

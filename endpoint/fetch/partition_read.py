@@ -15,7 +15,7 @@ offset past the watermark              waits until the owner has confirmed that 
                                        OFFSET_OUT_OF_RANGE, or below the watermark
 ====================================== ==================================================================
 
-What is not known by the end of the fetch's time (``endpoint.fetch.fetch_time``) is a retriable error.
+A fact that is not known by the end of the fetch's time (``endpoint.fetch.fetch_time``) is a retriable error.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Parked fetches: their partitions, the events since the last check, and which of them wake.  Pure.
 
 A *watch* belongs to a fetch session, for as long as that lives, or to one fetch without a session.  It follows its
-partitions, and keeps those that need a check apart, so that a fetch costs its changed partitions and not all::
+partitions, and keeps changed partitions apart.  So a fetch costs work for its changed partitions only::
 
     changed   an event has come, or there are more records: the next round checks it
     news      checked, nothing to read, but the next response has news (a new watermark, an unknown topic)
     waiting   checked, and its owner is not known yet: reported only when the fetch's time is up
 
 A partition in none of the three is *quiet*: its reader is at the end, and the client has all its marks.  Every event
-moves its partition back to ``changed``.  Events count for a watch whether or not a fetch is parked on it, and a fetch
-parks only if none has come since it checked: so no event is lost between the two.
+moves its partition back to ``changed``.  Events count for a watch whether or not a fetch is parked on it.  A fetch
+parks only if no event has come since it checked, so no event is lost between the two.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SessionPartition:
 
 
 class FetchWatch:
-    """The partitions that one session, or one fetch without a session, follows together.
+    """The partitions that a session, or a fetch without a session, follows together.
 
     ``token`` belongs to the caller, to wake the parked fetch with.  ``events`` counts all events so far.
     ``is_committed``: the last fetch reads at read_committed, so that it waits for decided bytes.

@@ -40,7 +40,7 @@ from bmq.endpoint.partitions import Owners
 from bmq.meta.catalog import Catalog
 
 LEFT_AT_ONCE = 2_000
-"""Partitions that are left (or woken) in one turn of the loop: half a microsecond each."""
+"""Partitions that are left (or woken) in a turn of the loop: half a microsecond each."""
 STORAGE_PATIENCE_S = 10.0
 """Time that a fetch without other records waits for storage (or its max.wait, if longer).  It is below any client's
 request time-out: a fetch that never gets a response makes librdkafka and franz-go begin again (nisshi #668)."""
@@ -364,7 +364,7 @@ class FetchService:
         self._leaving.start(map_in_turns(self.poll.leave, tuple(partitions), LEFT_AT_ONCE), "leaving partitions")
 
     def _resume(self, watch: FetchWatch) -> None:
-        """Resume a session for its next request: wake one that is parked, and check again what had only news."""
+        """Resume a session for its next request: wake a parked fetch, check again the partitions with news only."""
         watch.touch_news()
         if watch.is_parked:
             watch.unpark()

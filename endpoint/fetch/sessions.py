@@ -13,8 +13,8 @@ request's session id and epoch (Kafka's ``FetchManager.newContext``)::
 There are at most ``slots`` sessions, with at most ``PARTITIONS_PER_SLOT`` times as many partitions together (Kafka has
 no such bound).  A client without room gets session id 0, and lists everything each time.  So does a client that lists
 an illegal topic name, because such a name may be as long as the request.  As in Kafka's ``FetchSessionCache.tryEvict``,
-the session unused for longest is evicted if that is over ``eviction_ms``; else the smallest of those older than
-``eviction_ms``, if it is smaller than the new one.
+a session unused for more than ``eviction_ms`` is evicted, the longest unused session first.  Otherwise the smallest
+session older than ``eviction_ms`` is evicted, if it is smaller than the new session.
 """
 
 from __future__ import annotations

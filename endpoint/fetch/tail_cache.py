@@ -1,13 +1,13 @@
 """The newest batches of every partition, as their owners flushed them.  Pure.
 
 A partition's tail is a run of consecutive batches that ends at its high watermark.  A batch that does not continue the
-run (some were missed, or another owner wrote them) begins a new run.  One bound holds for all tails together; past it
-the oldest batch, whichever partition's, is evicted first.  A partition without batches here costs nothing.
+run (some were missed, or another owner wrote them) begins a new run.  A single bound holds for all tails together; past
+it the oldest batch, whichever partition's, is evicted first.  A partition without batches here costs nothing.
 
-The bytes that are kept alive count (rule 8).  A produce request is one frame that may hold the batches of many
-partitions, and a view of one batch keeps all of the frame alive.  Its batches arrive and are evicted together, so a
-frame is kept as it came, counted once, and freed with the last batch in it; but a batch that is small, or a small part
-of its frame, is copied out.
+The bytes that are kept alive count (rule 8).  A produce request is a single frame with the batches of many partitions,
+and a view of one batch keeps the whole frame alive.  Its batches arrive and are evicted together.  So a frame is kept
+as it came, counted once, and freed with its last batch.  But a small batch, or a small part of its frame, is copied
+out.
 
 A tail also has the aborted transactions whose markers it holds, or that began below its end.  So a reader at
 read_committed gets its list from here.  There are never more of them than batches were added.

@@ -71,7 +71,7 @@ from bmq.meta.catalog import Topic
 ZSTD_SINCE = 7
 _ZSTD = CODECS.index("zstd")
 PARTITIONS_AT_ONCE = 200
-"""Partitions up to which a request is handed out in one turn of the loop: at up to 100 us each, 20 ms."""
+"""Partitions up to which a request is handed out in a turn of the loop: at up to 100 us each, 20 ms."""
 HANDED_OUT_A_TURN = 100
 """Partitions of a larger request that are handed out in one turn; the owners' work, in the next, takes as long
 again."""
@@ -109,7 +109,7 @@ def _count(body: memoryview, version: int) -> int:
 
 
 class Produce:
-    """One request: its parts (one for each partition), and the number ``left`` of those without a result.
+    """A request: its parts (a part per partition), and the number ``left`` of the parts without a result.
 
     Parts refer to it, and it refers to them until all have a result.  After that it holds neither them nor the request,
     so that the request's bytes are freed at once and do not wait for the cyclic garbage collector.
@@ -423,8 +423,8 @@ def _unknown_key(name: str, partition: int) -> PartitionKey:
 def _refused_key(asked: ProduceTopic, partition: int) -> PartitionKey:
     """Return the key under which ``RetryOrder`` remembers the batches for a topic that is refused as a whole.
 
-    Another proxy may already have the topic in its Metadata, and send clients here.  What follows a batch that was
-    refused because this process did not know the topic must not pass once it does.
+    Another proxy may already have the topic in its Metadata, and send clients here.  If this process refused a batch
+    because it did not know the topic, the batches behind it must not pass once the topic is known.
     """
     if asked.topic_id is not None:
         return PartitionKey(asked.topic_id, partition)

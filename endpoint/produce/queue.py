@@ -13,8 +13,8 @@ has full buffers             until its request's own time-out: after an error th
                              the same bytes again
 ============================ ==============================================================================
 
-Once all that wait take a quarter of ``queued.max.request.bytes``, a further batch for a partition without an owner is
-refused, so that one partition's trouble does not stop the reading of all other requests.
+Once all waiting batches take a quarter of ``queued.max.request.bytes``, a further batch for a partition without an
+owner is refused. So one partition's trouble does not stop the reading of all other requests.
 """
 
 from __future__ import annotations

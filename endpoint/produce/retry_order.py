@@ -8,8 +8,8 @@ from bmq.core.model import PartitionKey
 from bmq.core.net.request import Client
 
 STUMBLES_MAX = 10_000
-"""Entries of ``RetryOrder`` for one connection.  A producer has one for each partition; a proxy's connection has those
-of its clients."""
+"""Entries of ``RetryOrder`` for one connection.  A producer has an entry for every partition; a proxy's connection has
+the entries of its clients."""
 
 
 class _Span(NamedTuple):
@@ -50,19 +50,20 @@ class RetryOrder:
     """The order of idempotent batches after one was refused with a retriable error.
 
     The producer sends a refused batch again before all that follow it; but batches that follow may already be under
-    way.  If one of these reached an owner that does not know the producer yet (the refused batches were its first), the
-    owner would take it for the producer's first batch, and the repeated one for out of order.  Kafka's clients reach a
-    new leader by a new connection; here they keep theirs while a partition moves, so the order is kept here.
+    way.  Assume that the refused batches were the producer's first, so the owner does not know the producer yet.  If a
+    later batch reached the owner before the repetition, the owner would take the later batch for the producer's first,
+    and the repeated batch for out of order.  Kafka's clients reach a new leader by a new connection; here they keep
+    theirs while a partition moves, so the order is kept here.
 
     There is one entry for each connection, partition and producer.  While it stands, later batches are refused, too.
     It ends
 
     - when its batch, or an earlier one, comes again;
     - when the sequence begins again, at 0;
-    - when a batch comes again that was refused because of the entry.  The producer has then read the responses up to
-      that batch, the earlier refusal among them, and sends what is open in order; so the earlier batch was accepted at
-      another proxy, to which Metadata had sent the producer meanwhile.  A batch behind the last refused one is under
-      way already, or is refused just once;
+    - when a batch comes again that was refused because of the entry.  The producer has then read all responses up to
+      this batch, the earlier refusal among them, and sends its open batches in order.  So another proxy accepted the
+      earlier batch: Metadata had sent the producer there meanwhile.  A batch behind the last refused one is under way
+      already, or is refused just once;
     - with its connection.
 
     A proxy's connection carries many clients' batches, and the partition may have been elsewhere meanwhile.  Once the

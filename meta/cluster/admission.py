@@ -9,7 +9,7 @@ A member without support of a feature's level in force is refused: it would misr
 
 A refused process tries again for as long as it lives, so its refusal is logged once, and again after ``AGAIN_S``.
 
-A process that is refused because its key is gone receives the revision at which that was found: it may be cut off from
+A process that is refused because its key is gone receives the store's revision of this finding: it may be cut off from
 the store, and not have noticed (``meta.cluster.unregistered``).
 """
 

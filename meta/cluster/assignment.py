@@ -1,8 +1,8 @@
 """The assignment of partitions and shards to processes, as the controller's leader writes it.
 
-One key holds 1,000 partitions of a topic, so that 10,000 partitions are ten keys, quickly read and watched, and the
-failure of a broker rewrites a few.  It is a plan, by which requests are routed and partitions opened; what fences is
-each partition's own record (``meta.ownership``).
+A key holds 1,000 partitions of a topic, so that 10,000 partitions are ten keys, quickly read and watched, and the
+failure of a broker rewrites a few.  The assignment is a plan: it routes requests and opens partitions.  Only a
+partition's own record fences (``meta.ownership``).
 """
 
 from __future__ import annotations

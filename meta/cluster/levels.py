@@ -1,4 +1,4 @@
-"""The levels of features that are in force in the cluster, and those that are about to be (``core.features``).
+"""The levels of features in force in the cluster, and the levels intended next (``core.features``).
 
 ::
 

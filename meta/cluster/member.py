@@ -33,12 +33,12 @@ class Address:
 class Member:
     """A member's record.  ``incarnation`` names this process start; ``node_id`` is a proxy's id for clients, else -1.
 
-    ``listeners`` has the address of each of a proxy's listeners by name, ``kafka`` that of the first: all that versions
-    before listeners wrote and read.  ``protocols`` is the range of the internal protocol that it speaks, ``formats``
-    the highest format of files and keys that it reads.  ``is_draining``: it is about to leave, and nothing more is
-    assigned to it.  ``has_tls``: its internal port takes connections with TLS.  ``features``: the levels that it
-    supports, by feature; a version without the field supports level 0 of all.  ``hdfs_user``: the owner of its files on
-    HDFS, empty if there is none, if it is not known yet, and in records of versions without the field.
+    ``listeners`` has the addresses of a proxy's listeners by name.  ``kafka`` has the address of the first listener,
+    for versions that knew no listeners.  ``protocols`` is the range of the internal protocol that it speaks,
+    ``formats`` the highest format of files and keys that it reads.  ``is_draining``: it is about to leave, and nothing
+    more is assigned to it.  ``has_tls``: its internal port takes connections with TLS.  ``features``: the levels that
+    it supports, by feature; a version without the field supports level 0 of all.  ``hdfs_user``: the owner of its files
+    on HDFS, empty if there is none, if it is not known yet, and in records of versions without the field.
     """
 
     incarnation: str

@@ -5,9 +5,10 @@ own statement ends it: the lease is gone, or the key is (the controller has decl
 ``on_lost`` runs before anything else, and the process joins again, under the same incarnation: that names its start,
 and what it owned is fenced.
 
-The first time it joins again at once, then after pauses that double: a member that no controller can reach would else
-be declared dead and come back as fast as the store writes.  Another controller ends the pause.  A process that does not
-reach the store learns of its loss from other members, once its lease must have ended (``meta.cluster.unregistered``).
+The first time it joins again at once, then after pauses that double.  Otherwise a member that no controller can reach
+would be declared dead and come back as fast as the store writes.  Another controller ends the pause.  A process that
+does not reach the store learns of its loss from other members, once its lease must have ended
+(``meta.cluster.unregistered``).
 
 A process registers only if it supports the levels of features that are in force and intended (``meta.cluster.levels``).
 The registering commit compares the record of these levels: an earlier intention of the leader refuses the commit, and
@@ -245,10 +246,10 @@ class Membership:
         return member
 
     async def _join_with_free_id(self, member: Member) -> Member:
-        """Register with the id that it had, if that is free now; else with the lowest free one.
+        """Register with the former node id, if it is free now; else with the lowest free id.
 
-        If another proxy was faster, more of them are starting together: each waits for a time of its own, up to twice
-        as long each time, or a hundred proxies would make 5,000 commits.
+        If another proxy was faster, more proxies are starting together. So every proxy waits for a time of its own,
+        whose bound doubles with every try: otherwise a hundred proxies would make 5,000 commits.
         """
         if member.node_id >= 0 and await self._register(member):
             return member

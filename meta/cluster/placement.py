@@ -3,9 +3,9 @@
 Every proxy serves every partition, so a place is advice, and no response is ever wrong because it changed.  It should
 be even, the same in every process without communication, and change little when a proxy comes or goes.  So an item has
 an order of preference over the proxies (highest hash first), and takes the first proxy with room (Mirrokni, Thorup and
-Zadimoghaddam, *Consistent Hashing with Bounded Loads*).  Full is the even share itself: of 1,000 items over 8 proxies
-14 % move when one goes, where 12.5 % must; a bound of 1.25 times the share would move 12.5 %, and leave one proxy with
-a quarter more than its share.
+Zadimoghaddam, *Consistent Hashing with Bounded Loads*).  The bound of a proxy is the even share itself.  Of 1,000 items
+over 8 proxies, 14 % move when a proxy goes, where 12.5 % must.  A bound of 1.25 times the share would move 12.5 %, and
+leave a proxy with a quarter more than its share.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cluster's ``meta.proxy_addresses.Proxies``: those that clients see, and the one for each partition and shard."""
+"""A cluster's ``meta.proxy_addresses.Proxies``: the proxies that clients see, and the proxy of a partition or shard."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _OWNING = frozenset({BROKER, COORDINATOR})
 class ClusterProxies:
     """The proxies that clients of one listener see.
 
-    Clients are sent to proxies that have a listener of the same name, and to all of these: any proxy serves every
-    partition, so no partition's leader is without such a listener (Kafka's LISTENER_NOT_FOUND).  A proxy that drains is
-    left out, as is a proxy without support of a feature's level in force, and this one while it is not a member.
-    Without any other, this process names itself: the client has reached it.
+    Clients are sent only to proxies with a listener of the same name, and to all such proxies.  Any proxy serves every
+    partition, so every partition has a leader with such a listener (Kafka may answer LISTENER_NOT_FOUND).  A proxy that
+    drains is left out, as is a proxy without support of a feature's level in force, and this one while it is not a
+    member.  Without any other, this process names itself: the client has reached it.
 
-    A partition's leader is the process that owns it, if that is such a proxy: its records then cross no second process.
+    A partition's leader is its owner's process, if this process is such a proxy: then records cross no second process.
     The leader of any other partition is a place (``meta.cluster.placement``), which is computed on the first request
     for it, and kept until the proxies change.  So it is with shards and their coordinators.
     """

@@ -1,14 +1,14 @@
-"""The check by which a member that is cut off from the store learns from other members that its key is gone.
+"""The check of a member that is cut off from the store: other members report whether its key is gone.
 
 A process whose lease has ended is not a member any more: the controller has assigned its work to others.  The store
 shows that, but the process may not reach the store, while clients and the other processes reach it.  Without this check
 it would consider itself the owner as long as it is cut off, and respond to consumers that there is nothing new.
 
 So once its lease must have ended by its own clock it says Hello to other members, one after another.  A member that
-finds no key of it refuses the connection and names a revision of the store (``meta.cluster.admission``).  That is the
-store's statement, passed on: a key that was written at revision 7 and is absent at 9 was deleted, whichever process
-reports it, a former leader or a process with an old view.  A process that every member still shows, as in an outage of
-the store, gets no such refusal and goes on (rule 7).
+finds no key of it refuses the connection and names a revision of the store (``meta.cluster.admission``).  The revision
+is the store's statement, passed on.  A key that was written at revision 7 and is absent at 9 was deleted, whether a
+former leader or a process with an old view reports it.  A process that every member still shows, as in an outage of the
+store, gets no such refusal and goes on (rule 7).
 
 A process also goes on if its work cannot have been assigned to any other: brokers that have all lost the store while
 one controller reaches it go on serving.
@@ -64,7 +64,7 @@ def others_to_ask(view: ClusterView) -> list[Member]:
 
 
 class RegistrationCheck:
-    """A task that queries others while the lease is overdue: in each round the last known leader, and one more.
+    """A task that queries others while the lease is overdue: in every round the last known leader, and one more member.
 
     ``overdue_s`` returns for how many seconds the lease has been over, negative while it cannot be; ``greet`` says
     Hello to a member within a time-out.

@@ -2,10 +2,10 @@
 
 Invariants:
 
-* A call that might be done twice is sent again only after a failure that proves that it was not done.
+* A call that might be done twice is sent again only after a failure that proves that the call was not done.
 * Nothing is sent before its member has a connection, so that a time-out never hides a refused connection.
-* A call without hope of a response is given up within a second or so, and not after its time-out: its member is silent
-  or has lost its cluster, or etcd has lost the call in an election.
+* A call without hope of a response is given up within a second or so, and not after its time-out. Then its member is
+  silent or has lost its cluster, or etcd has lost the call in an election.
 * After ``close`` begins nothing new is sent, and channels close when the last call has its response.
 """
 

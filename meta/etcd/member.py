@@ -28,7 +28,7 @@ class CallFailed(Exception):
 
 
 class Superseded(CallFailed):
-    """A call that etcd may have lost in an election.  That is not the member's fault."""
+    """A call that etcd may have lost in an election.  The member is not at fault."""
 
     def __init__(self, text: str) -> None:
         super().__init__(FailureVerdict.UNKNOWN, text)
@@ -68,7 +68,7 @@ class EtcdMember:
     def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None, settings: EtcdSettings) -> None:
         self.endpoint = endpoint
         self.silence: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the member is found silent, for those that listen to it then; there is a new one from then on."""
+        """Done when the member is found silent. The waiting calls share this future; a new future follows it."""
         self._settings = settings
         options = _options(settings)
         if credentials is None:

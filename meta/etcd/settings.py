@@ -18,8 +18,8 @@ class EtcdSettings:
     """One call, one attempt.  etcd responds in milliseconds, and in about 2 s when an election lies between."""
 
     urgent_timeout_s: float = 2.0
-    """The same for renewals of leases: a lease of 10 s is renewed every third of it, and one member that hangs must not
-    take the time in which another could be tried."""
+    """The same for renewals of leases. A lease of 10 s is renewed every third of it. A member that hangs must not take
+    the time for a try at another member."""
 
     doubt_s: float = 0.5
     """A call without a response for so long makes the client ask the member for its status, which it has at hand
@@ -37,7 +37,7 @@ class EtcdSettings:
     """Calls sent and not yet answered; further callers wait.  etcd itself refuses past 5,000 unapplied proposals."""
 
     avoid_s: float = 5.0
-    """A member that failed is tried last for this long, so that a dead one does not cost every call its time-out.
+    """A member that failed is tried last for this long, so that a dead member does not cost every call its time-out.
     Short, since a wrong suspicion merely moves load."""
 
     backoff_s: Backoff[float] = Backoff(0.05, 1.0)

@@ -1,9 +1,9 @@
 """One watch over as many streams, one after another, as it needs.
 
-Each watch has a gRPC stream of its own.  Sharing one would save some hundred bytes a watch and break the promise of
-``meta.kv``: a watch reads on only when its caller asks for more, so HTTP/2's flow control holds a slow caller's stream
-back and etcd's cursor waits, without a queue here.  On a shared stream a slow caller would hold back all the others, or
-need a queue.
+Each watch has a gRPC stream of its own.  A shared stream would save some hundred bytes a watch, and break the promise
+of ``meta.kv``: a watch reads on only when its caller asks for more.  With its own stream, HTTP/2's flow control holds a
+slow caller's stream back and etcd's cursor waits, without a queue here.  On a shared stream a slow caller would hold
+back all the others, or need a queue.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The cluster's ACLs in the metadata store: their records, a watched view, and the writes of any proxy.
 
-One ACL is one key, ``/<cluster>/acls/<uuid>``, with JSON::
+An ACL is a key, ``/<cluster>/acls/<uuid>``, with JSON::
 
     {"format": 1, "resource": "TOPIC", "pattern": "PREFIXED", "name": "orders", "principal": "User:alice",
      "host": "*", "operation": "READ", "permission": "ALLOW"}
@@ -187,7 +187,7 @@ class AclStore:
     # ---------------------------------------------------------------------------------------------------------- writing
 
     async def create(self, acls: Iterable[Acl]) -> None:
-        """Make ACLs.  Those that exist are left as they are.
+        """Make ACLs.  Existing ACLs are left as they are.
 
         Returns once this process's view shows them.  They must be right (``wrong_acl``).  Raises RequestError if there
         would be too many, or if the store does not answer; some may then have been made.

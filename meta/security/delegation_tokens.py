@@ -1,7 +1,7 @@
 """The cluster's delegation tokens: a record each in the store, a watched view of them, and their changes.
 
-Record ``/<cluster>/tokens/<id>``, JSON: owner, requester, renewers, times.  The proxy that gets a request writes it, by
-a commit that compares what it has read, and answers once its own view shows it.
+Record ``/<cluster>/tokens/<id>``, JSON: owner, requester, renewers, times.  The proxy that gets a request writes the
+record, by a commit that compares the revision that it has read.  It responds once its own view shows the record.
 
 Every proxy removes expired tokens slowly, at times of its own (``delegation.token.expiry.check.interval.ms``).  It
 removes only tokens that expired a while ago, so a clock a little ahead removes nothing valid.  An expired token lets

@@ -36,7 +36,7 @@ from bmq.meta.security.client_quotas import (
 from bmq.meta.settled_commit import commit_settled
 
 ENTITIES_A_COMMIT = 100
-"""Entities of a request that are written together; those of a larger one are written in parts."""
+"""Entities of a request that are written together; a larger request is written in parts."""
 ATTEMPTS = 10
 """Times that a change is decided again because another writer was first."""
 _USER_PREFIX = f"{USER_TYPE}:"

@@ -5,11 +5,11 @@ value is JSON, with bytes in Base64::
 
     {"format": 1, "iterations": 4096, "salt": "…", "stored_key": "…", "server_key": "…"}
 
-Never the password.  A write replaces what it has seen, and is done again on what the store has if that differs; it
-returns when this process's view shows it.
+Never the password.  A write compares the revision that it has read.  If the store has another revision, it is decided
+again on the store's contents.  It returns when this process's view shows it.
 
-``/<cluster>/scram-decoys`` has a random secret, from which the salts of users that do not exist are made: the same
-ones in every proxy.
+``/<cluster>/scram-decoys`` has a random secret. The salts of unknown users are made from it, so they are the same in
+every proxy.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class ScramCredentials:
         self._secret = await patiently(self._read_secret)
 
     def decoy(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
-        """Return the credential of a user that does not exist, in the form of one that does.
+        """Return a credential for an unknown user, in the form of a real credential.
 
         The forms are drawn as often as users have them, so that no form shows that a user exists.
         """

@@ -1,7 +1,8 @@
 """Acts of each administrative API for the audit log, from the request and its response.
 
-Every API of the endpoint is in ``ACTS`` or in ``NOT_ADMINISTRATIVE``.  An act has names and counts: which config keys
-were set, not to what; which ACL; which mechanism of a user, neither salt nor password; whose token, not its HMAC.
+Every API of the endpoint is in ``ACTS`` or in ``NOT_ADMINISTRATIVE``.  An act has names and counts, but no values and
+no secrets.  It has config keys without values, an ACL, the mechanism of a user without salt and password, and the owner
+of a token without its HMAC.
 """
 
 from __future__ import annotations

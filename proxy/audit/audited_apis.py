@@ -1,7 +1,8 @@
 """APIs whose administrative requests are written into the audit log, after their handlers.
 
-One place for all of them, so that no handler can forget it: a process with an audit log registers these in place of the
-handlers' own.  A denial is not written again: ``endpoint.authorization`` has written which right was needed.
+The audit is in a single place, so that no handler can forget it: a process with an audit log registers these APIs in
+place of the handlers' own.  A denial is not written again: ``endpoint.authorization`` has written which right was
+needed.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bmq.core.net.request import Request
 
 NEVER = 1 << 15
-"""Version since which an API is strict, for one that never is."""
+"""Value for an API that is strict in no version."""
 
 
 def count_mutations(request: Request, partitions: int, *, strict_since: int) -> None:

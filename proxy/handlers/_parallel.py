@@ -24,7 +24,7 @@ A_TURN = 5
 
 
 TOPICS_MAX = 20_000
-"""Topics that one request creates or extends: twice what Kafka's tools are used with."""
+"""Topics that a request creates or extends: twice the number that Kafka's tools are used with."""
 ASSIGNED_MAX = 100_000
 """Partitions of one topic that a request assigns by hand."""
 

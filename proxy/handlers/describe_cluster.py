@@ -4,7 +4,7 @@ Behaviour: the response lists the proxies in this process's view, without a requ
 is one of them, the same for all clients (``controller_of``).
 
 Version notes: 1 may ask for controllers instead of brokers; there is no such endpoint (MISMATCHED_ENDPOINT_TYPE, as
-from Kafka's brokers).  2 may ask for fenced brokers, too; a proxy that is fenced is not a member at all.
+from Kafka's brokers). 2 may ask for fenced brokers, too; a fenced proxy is not a member at all.
 
 Not implemented: nothing.
 """

@@ -1,7 +1,8 @@
 """DescribeDelegationToken, versions 1 to 3.
 
-Behaviour: as Kafka's: tokens of the named owners (null: of all) that the client owns, asked for, may renew, or may
-describe: by Describe on the token, or DescribeTokens on its owner (KIP-373).  The response has their HMACs.
+Behaviour: as Kafka's.  It returns tokens of the named owners (null: of all) that the client owns, asked for, may renew,
+or may describe.  The right is Describe on the token, or DescribeTokens on its owner (KIP-373).  The response has their
+HMACs.
 
 Version notes: 3 has the requester.
 """

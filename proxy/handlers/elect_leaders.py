@@ -1,8 +1,8 @@
 """ElectLeaders, versions 0 to 2.
 
 Behaviour: a partition has one owner at a time, which the controller chooses, and every proxy serves the partition.  So
-there is neither a preferred replica to return to nor an unclean one to fall back on, and every partition that exists
-gets ELECTION_NOT_NEEDED, as in Kafka while the preferred leader leads.
+there is no preferred replica to return to, and no unclean replica to fall back on.  Every existing partition gets
+ELECTION_NOT_NEEDED, as in Kafka while the preferred leader leads.
 
 Version notes: 1 adds the kind of election, and an error code for the whole response.
 """

@@ -5,9 +5,9 @@ request goes to another process only to create a topic.  A topic that does not e
 allow it, and is in the response at once; Kafka's is UNKNOWN_TOPIC_OR_PARTITION until its brokers have the topic.  If it
 cannot be created now, LEADER_NOT_AVAILABLE makes the client ask again.
 
-Version notes: in 0 an empty list means all topics, later null does.  4 may forbid creation.  8 to 10 may ask for the
-cluster's operations.  10 and 11 have a field for topic ids, but a request that uses it is INVALID_REQUEST, as in Kafka;
-from 12 on topics may be asked for by id.  13 has an error for the whole response; it is never set.
+Version notes: in 0 an empty list means all topics; later null does. 4 may forbid creation. 8 to 10 may ask for the
+cluster's operations. 10 and 11 have a field for topic ids, but a request that uses it is INVALID_REQUEST, as in Kafka.
+From 12 on topics may be requested by id. 13 has an error for the whole response, which is never set.
 
 Rights: a topic that the client may not describe is left out of all topics; asked for, it has an error, and it is not
 said whether it exists.  To create one, the client may describe it, and create it or any topic.
@@ -165,7 +165,7 @@ def _around(
 
 
 async def _elements(scopes: ProxyScopes, version: int, message: Any, rights: Rights, failed: Errors) -> list[bytes]:
-    """Return the encoded element of each topic that the request names, each once."""
+    """Return the encoded elements of the topics that the request names, without repetition."""
     named = await map_in_turns(
         lambda topic: (topic.name, topic.topic_id if version >= 10 else None), message.topics, 10 * ENCODED_A_TURN
     )

@@ -4,10 +4,10 @@ Behaviour: only durable offsets are returned.  An offset that was committed for 
 later topic of the same name, which has none.  Groups, topics and partitions that are named twice are returned once; a
 group without room in the response (16 MB) gets COORDINATOR_LOAD_IN_PROGRESS.
 
-Version notes: 1 errors are those of partitions; 2 null topics mean all, and there is an error for the whole group; 5
-leader epoch; 7 ``require_stable``: a partition with an offset that an open transaction commits gets
-UNSTABLE_OFFSET_COMMIT (KIP-447); 8 several groups; 9 member id and epoch of the newer consumer protocol, which are
-ignored; 10 topics by id.
+Version notes: in 1 errors belong to partitions. In 2 null topics mean all, and the whole group may have an error. 5 has
+the leader epoch. 7 has ``require_stable``: if an open transaction commits an offset of a partition, the partition gets
+UNSTABLE_OFFSET_COMMIT (KIP-447). 8 has several groups. 9 has member id and epoch of the newer consumer protocol, which
+are ignored. 10 has topics by id.
 """
 
 from __future__ import annotations

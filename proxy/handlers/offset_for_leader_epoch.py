@@ -1,8 +1,8 @@
 """OffsetForLeaderEpoch, versions 2 to 4: the end of a leader epoch, by which a consumer detects a truncated log.
 
-Behaviour: the response has the largest epoch at or below the one asked for, and the offset at which the next epoch
-begins; for the owner's own epoch, the high watermark.  For an epoch that the owner has not reached it is (-1, -1),
-without an error.
+Behaviour: the response has the largest epoch at or below the requested epoch, and the offset at which the next epoch
+begins.  For the owner's own epoch the offset is the high watermark.  For an epoch that the owner has not reached it is
+(-1, -1), without an error.
 
 Version notes: 2 the client's view of the leader is checked; 3 ``replica_id``, which is ignored, as there are no
 followers; 4 flexible.

@@ -1,8 +1,8 @@
 """Bounds on the live connections of one user to this process: ``max_connections`` of a user.
 
-A connection counts from the moment at which its principal is known to its close: after a log-in by SASL, after the
-handshake where the client has a certificate, and at once on a listener that asks for neither (User:ANONYMOUS).  The
-number is this process's alone, as Kafka's ``max.connections.per.ip`` is a broker's.
+A connection counts from the moment at which its principal is known until its close.  The principal is known after a
+log-in by SASL, or after the handshake where the client has a certificate.  On a listener without both it is known at
+once (User:ANONYMOUS).  The number is this process's alone, as Kafka's ``max.connections.per.ip`` is a broker's.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ ROUNDING = 1e-6
 TURN_S = 5.0
 """Longest wait for a turn: half of what a TLS handshake has, which begins after it."""
 ADDRESSES_MAX = 10_000
-"""Addresses that are counted at a time, about 300 bytes each; past them, the one unused for longest begins again."""
+"""Addresses that are counted at a time, about 300 bytes each. Past them, the address unused for longest begins
+again."""
 
 
 class ConnectionRates:

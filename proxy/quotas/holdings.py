@@ -1,6 +1,6 @@
 """Holders of quotas, as far as this process serves them: use, credit, and the times of being held up.
 
-A byte rate is the cluster's.  This process enforces its *share* of it (``proxy.quotas.sharing``); the shares of all
+A byte rate is the cluster's.  A process enforces its *share* of it (``proxy.quotas.sharing``); the shares of all
 proxies are the limit together.
 """
 
@@ -182,7 +182,7 @@ class Holdings:
         self._share_of = share_of
         self._all: OrderedDict[tuple[str, Holder], Holding] = OrderedDict()
         self.throttles: defaultdict[str, Throttles] = defaultdict(Throttles)
-        """What was throttled by each kind, of holders that were forgotten as well."""
+        """Throttles by kind of quota, of forgotten holders as well."""
         self.on_new: Callable[[Holding], None] = no_op
         """Called with each holder that is counted from now on."""
 

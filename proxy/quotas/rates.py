@@ -1,13 +1,14 @@
 """Rates and allowances.  Pure: times are arguments, in seconds of one clock.
 
 ``Rate`` is Kafka's (``SampledStat``, ``Rate``): a sum over samples of ``SAMPLE_S``.  It measures, and bounds what need
-not be smooth.  Its throttle time assumes that the rate is smooth: a hundred connections that each wait for it together
-pass twice the limit.
+not be smooth.  Its throttle time assumes that the rate is smooth: if a hundred connections all wait for this time, they
+pass twice the limit together.
 
-``Allowance`` bounds bytes: a credit that grows at the limit, up to ``burst_s`` seconds of it.  Who takes more is in
-debt, and waits until it is paid.  Whatever the number of connections, in any window of W seconds no more than W +
-``burst_s`` seconds of the limit are taken, and the last request.  The limit may change at any time, since what was
-taken is paid at the limit of its time: so the sum over processes is kept as well, as long as that of their limits is.
+``Allowance`` bounds bytes: a credit that grows at the limit, up to ``burst_s`` seconds of it.  A client that takes more
+is in debt, and waits until it is paid.  Whatever the number of connections, in any window of W seconds no more than W +
+``burst_s`` seconds of the limit are taken, and the last request.  The limit may change at any time, since bytes are
+paid at the limit of their time.  So the sum over processes stays within the limit, as long as the sum of their limits
+does.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ WAIT_MAX_S = 2_147_483.0
 """Longest wait for an allowance: the largest throttle time of a response, 24 days.  A rate may be any number above 0,
 and no timer and no response takes an endless wait."""
 BURST_S = 0.5
-"""Credit of an allowance: 5 % of what a window of eleven seconds may have.  As much is left for the last requests, of
-which each connection may have one.  Kafka's rate would let an idle client have ten seconds' worth at once."""
+"""Credit of an allowance: 5 % of what a window of eleven seconds may have.  As much is left for the last requests: a
+connection may have one of them.  Kafka's rate would let an idle client have ten seconds' worth at once."""
 
 
 class Rate:

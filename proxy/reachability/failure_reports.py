@@ -14,7 +14,7 @@ from bmq.meta.cluster.view import ClusterView
 from bmq.proxy.routing.batched_queries import ask_member
 
 REPORT_S = 1.0
-"""Time between two reports of one member: while it cannot be reached, each try to connect would cause one."""
+"""Time between two reports of a member: otherwise each try to connect to an unreachable member would cause a report."""
 ASK_S = 2.0
 """Time-out of a report."""
 

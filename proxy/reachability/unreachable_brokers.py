@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 async def read_unreachable(kv: KeyValue, cluster: str) -> dict[str, frozenset[str]]:
-    """Return, for each process that has published a list, the members that it does not reach, by incarnation.
+    """Return the unreachable members, by incarnation, of all processes that have published a list.
 
     A list that cannot be decoded is logged and ignored.  Raises KvError if the store cannot be read.
     """

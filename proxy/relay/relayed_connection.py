@@ -25,7 +25,7 @@ from bmq.core.rpc.peers import Peer, PeerBusy, PeerLost, Peers
 from bmq.meta.cluster.member import Member
 
 BYTES_MAX = 8 << 20
-"""Bytes of calls under way over one relayed connection, from which it is busy; one call may be larger."""
+"""Bytes of calls under way over a relayed connection, from which it is busy; a single call may be larger."""
 LAST_RESPONSES_S = 2.0
 """Time that the relay has after an error to send the results of the other calls."""
 _VERSION = 0

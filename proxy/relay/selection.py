@@ -3,8 +3,8 @@
 A proxy that lists the member as unreachable is left out.  Proxies in this process's zone come first.  Within a zone,
 each pair of processes has an order of its own (rendezvous hashing), so many processes with the same problem do not all
 burden one relay.  A relay that could not help is not tried again for a while, longer each time.  If ``AT_ONCE`` relays
-could not help, the member is more likely dead than cut off from this process: no relay is tried for a while, so that a
-dead member does not cause a storm of requests.
+could not help, the member is more likely dead than cut off from this process.  Then no relay is tried for a while, so
+that a dead member does not cause a storm of requests.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 ``proxy.relay.relayed_connection`` is the other processes' side.  A connection from there that carries RelayRequests
 belongs to a single broker, and gets a connection of its own to it.  So the broker sees the same requests in the same
 order as over a direct connection, and either connection ends with the other.  The first request, a Ping, opens it.
-Only requests of proxies to brokers are passed on, and only over a direct connection: a relayed ping is no proof that
-any other process reaches the broker, and is never relayed again.
+Only requests of proxies to brokers are passed on, and only over a direct connection.  A relayed ping does not prove
+that any other process reaches the broker, and it is never relayed again.
 
 The first error ends the connection: all later requests are refused, since they would overtake the failed one.  Bounds:
 ``CONNECTIONS_MAX`` connections, ``BYTES_MAX`` bytes of requests under way in all, and the listener's own.

@@ -1,9 +1,10 @@
 """Queries to brokers about their partitions: a turn's queries to the same broker go out as a single request.
 
-A client's request about 100,000 partitions then becomes a hundred requests to their brokers.  If the broker cannot
-respond at once for a partition (it is being opened, its search reads storage, its flush hangs), it marks that query as
-not answered, and the others do not wait for it.  That query then goes out as a request of its own, which waits as long
-as the broker does; if ``SINGLES_MAX`` of these are under way, it goes out together with others again.
+A client's request about 100,000 partitions then becomes a hundred requests to their brokers.  The broker may not be
+able to respond at once for a partition: it is being opened, its search reads storage, its flush hangs.  Then it marks
+the query as not answered, and the other queries do not wait for it.  The query goes out again as a request of its own,
+and waits as long as the broker does.  If ``SINGLES_MAX`` such requests are under way, it goes out together with
+others again.
 
 ::
 
@@ -50,9 +51,9 @@ SINGLES_MAX = 64
 PAUSE_S = 0.1
 """Time before a query that was not answered goes out again together with others."""
 LOST_S = 5.0
-"""Time for which queries go out one by one after a request about many partitions was lost."""
+"""Time for which queries go out singly after a request about many partitions was lost."""
 RESUMED_A_TURN = 200
-"""Callers that get their results in one turn of the loop: each may work for up to 50 us on its own."""
+"""Callers that get their results in a turn of the loop: a caller may work for up to 50 us."""
 
 
 class Asker(Protocol):

@@ -2,7 +2,7 @@
 
 While it cannot be opened, a relayed connection takes its place (``proxy.relay.pool``), and the direct one is tried
 again and again.  Once the direct one has been up for ``RETURN_S``, it is used again.  The user of the link is notified
-of "down" and "up" at each change, so that it can wait for the results of one connection before it uses the next.
+of "down" and "up" at every change.  So it can wait for the results of a connection before it uses the next connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RETURN_S = 1.0
 SPOILED_S = Backoff(RETRY_S, 5.0)
 """Pause before the next try after a connection brought malformed responses."""
 SOUND_S = 30.0
-"""Age from which a connection that brings malformed responses counts as the first one to do so."""
+"""Age from which a connection with malformed responses starts the count of such connections again."""
 
 
 class BrokerLink:

@@ -1,5 +1,4 @@
-"""The high watermarks of many partitions, from the brokers that own them: a query for each broker, not for each
-partition."""
+"""The high watermarks of many partitions, from the brokers that own them: a query per broker, not per partition."""
 
 from __future__ import annotations
 

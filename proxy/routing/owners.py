@@ -1,8 +1,8 @@
 """All partitions' owners in a cluster: ``Owners`` by the assignment that the process watches.
 
-A partition's route and its tail follow the assignment.  Each broker has one produce link and one tail link, opened when
-the first partition needs it, and closed when the broker is not a member any more.  Partitions that this process owns
-itself are called directly (``RoutedOwners``).
+A partition's route and its tail follow the assignment.  A broker has a produce link and a tail link.  A link is opened
+when the first partition needs it, and closed when the broker is not a member any more.  Partitions that this process
+owns itself are called directly (``RoutedOwners``).
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class RemoteOwners:
     def _came(self, incarnation: str) -> None:
         """Place the partitions that were assigned to a new member before this process saw it.
 
-        The cost grows with the partitions that are used here, not with those that the member owns.
+        The cost grows with the partitions that are used here, not with all partitions of the member.
         """
         if incarnation in self._produce_links or incarnation in self._tail_links:
             return
@@ -327,7 +327,7 @@ class RoutedOwners:
     def send_away(self, sends_away: bool) -> None:
         """Wait for no owner from now on, or wait again: partitions without an open one are refused at once.
 
-        For a process that is not a member of the cluster: its view may be that of former owners, itself included, and
+        It is for a process that is not a member of the cluster. Its view may name former owners, itself included, and
         the owner that clients wait for opens elsewhere.
         """
         self._sends_away = sends_away

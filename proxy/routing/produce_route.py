@@ -2,20 +2,21 @@
 
 Events go into ``ProduceRoute.handle``, effects come out; time is an argument.  Batches are also called parts: of their
 requests.  A part waits for an owner in the partition's ``endpoint.produce.queue``, not here: a route is open when it is
-submitted.  A part that comes back, refused or lost, is given back to the front of the queue.  These hold, whatever the
-order of events:
+submitted.  A part that comes back, refused or lost, is given back to the front of the queue.  The following holds,
+whatever the order of events:
 
 * Parts are sent in the order of their numbers, those of a part that is submitted again being new.
-* While parts are under way to a former owner, or over a former connection, or after a refusal, nothing is sent: first
-  each of them must have its response, or be lost.  Then all that came back is given back at once, in order.
+* While parts are under way to a former owner, or over a former connection, or after a refusal, nothing is sent.  First
+  all of them must have their responses, or be lost.  Then all that came back is given back at once, in order.
 * A part is given back only if it was certainly not accepted, or if it carries a producer id, by which its owner
   recognises a repetition (rule 9).
-* A refused part is not given back if a newer one was accepted: it would come after those that followed it.
+* A refused part is not given back if a newer part was accepted: in the log it would come after the parts behind it.
 * If an idempotent producer's batch is given up, so are its later batches when they come back.  An owner without a state
   of the producer would take the first of them for the producer's first batch.
 
-``under_way`` has the parts that were sent and have no response yet, ``returned`` those that came back meanwhile.
-``RouteState`` describes the states; ``TABLE`` has a function for each (state, event) pair (``core.transitions``).
+``under_way`` has the parts that were sent and have no response yet; ``returned`` has the parts that came back
+meanwhile. ``RouteState`` describes the states; ``TABLE`` has a function for each (state, event) pair
+(``core.transitions``).
 """
 
 from __future__ import annotations
@@ -272,7 +273,7 @@ class ProduceRoute:
         return (*failed, GiveBack(parts))
 
     def _sift(self, now: float) -> Sequence[Effect]:
-        """Put the parts that came back in order, and give up those that must not be sent any more."""
+        """Put the returned parts in order, and give up the parts that must not be sent any more."""
         if not self.returned:
             return ()
         self.returned.sort(key=lambda part: part.number)

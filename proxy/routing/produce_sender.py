@@ -1,8 +1,8 @@
-"""The produce connection to one broker: the parts of one turn of the loop go out as one request.
+"""The produce connection to a broker: the parts of a turn of the loop go out as one request.
 
-Any number of requests may be under way; each partition's credit bounds them.  Kafka's acks belongs to a request, so one
-turn makes two requests at most, unless a partition has parts for both: these are sent in the order in which they came.
-acks=0 is sent as 1, since this process needs the broker's response either way.
+Any number of requests may be under way; each partition's credit bounds them.  Kafka's acks belongs to a request, so a
+turn makes two requests at most, unless a partition has parts for both acks.  Then the parts are sent in the order in
+which they came. acks=0 is sent as 1, since this process needs the broker's response either way.
 
 Records are neither copied nor decoded.  A part keeps the frame in which it came until it has its result.
 """
@@ -41,10 +41,10 @@ REQUEST_BYTES = 8 << 20
 PARTS_MAX = 1_000
 """Parts from which a request is sent before the turn ends: at some 5 us each to encode them and decode the response."""
 NOTIFIED_A_TURN = 300
-"""Partitions that get an event in one turn of the loop, at up to 20 us for each one's work."""
+"""Partitions that get an event in a turn of the loop, at up to 20 us each."""
 FEW_PARTS = 20
-"""Parts of a request up to which its response does not go through the queue of events, if that is empty: a turn has few
-such requests."""
+"""Most parts of a request whose response goes past the queue of events, if the queue is empty: a turn has few such
+requests."""
 _CODES: Mapping[int, ErrorCode] = {int(code): code for code in ErrorCode}
 
 
@@ -148,8 +148,8 @@ class ProduceSender:
     def join(self, sender: Sender) -> None:
         """Notify ``sender`` of each later change; it must have read ``is_up`` itself.
 
-        A sender that has joined already, as when its partition is assigned to the same broker again, still gets the
-        changes that it was not notified of: it may have parts under way on an earlier connection.
+        A sender may have joined already, as when its partition is assigned to the same broker again. It still gets the
+        earlier changes that it was not notified of: it may have parts under way on an earlier connection.
         """
         self.senders.setdefault(sender, self._change)
         self.link.want()

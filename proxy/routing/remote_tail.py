@@ -1,8 +1,8 @@
 """The view of one partition whose owner is in another process: a ``PartitionView``.
 
-The watermark moves with the data: it is the end of the batches that have come, never ahead of them, so that a reader at
-the end finds them in memory.  Earlier batches are read from storage.  For such reads the proxy queries the owner's
-state of its open segment, with one query for all waiting readers.  The response has only the new index entries.
+The watermark moves with the data: it is the end of the batches that have come, never ahead of them.  So a reader at the
+end finds them in memory.  Earlier batches are read from storage.  For such reads the proxy queries the owner's state of
+its open segment, with one query for all waiting readers.  The response has only the new index entries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SURE_S = 2.0
 """Time within which a reader must come again to use the end of the log that the owner has confirmed.  Only one reader
 uses it: it may be out of date for a later one."""
 CONFIRM_EVERY_S = 0.1
-"""Least time between two such queries for one partition: a client that gets its response at once may ask again at
+"""Least time between two such queries for a partition: a client that gets its response at once may ask again at
 once."""
 CONFIRM_AGAIN_S = 1.0
 """Pause after such a query without a response, before the waiting readers are notified."""
@@ -148,8 +148,8 @@ class RemoteTail:
         """Return whether the owner has just confirmed the end of the log, to one reader.  See ``PartitionView``.
 
         Otherwise start a query, unless one is under way.  Two readers past the end at the same time may share its
-        response, which the owner sent after the first reader's call.  The owner proves in the store that it is
-        the owner: that is rare enough, and a consumer that gets OFFSET_OUT_OF_RANGE resets its position.
+        response, which the owner sent after the first reader's call.  The owner proves in the store that it is the
+        owner.  Such proofs are rare enough, and a consumer that gets OFFSET_OUT_OF_RANGE resets its position.
         """
         now = asyncio.get_running_loop().time()
         if now < self._sure_until and self._sure_end <= self.high_watermark:

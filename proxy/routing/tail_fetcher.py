@@ -1,10 +1,10 @@
-"""The tail connection to one broker: one incremental fetch session over the partitions that are read here.
+"""The tail connection to a broker: an incremental fetch session over the partitions that are read here.
 
-A partition joins with a query for the owner's epoch and offsets, and is fetched from the watermark on; the batches of a
-response go to the tail cache as they came.  A request lists only changes since the last one.  The broker parks it until
-it has news.  A partition that joins meanwhile does not wait for the parked request: one more request overtakes it.  The
-parked request then gets its response at once, with the records that it has or with INVALID_FETCH_SESSION_EPOCH. Batches
-that come twice because of that are ignored.
+A partition joins with a query for the owner's epoch and offsets, and is fetched from the watermark on.  The batches of
+a response go to the tail cache as they came.  A request lists only changes since the last one.  The broker parks it
+until it has news.  A partition that joins meanwhile does not wait for the parked request: one more request overtakes
+it.  The parked request then gets its response at once, with the records that it has or with
+INVALID_FETCH_SESSION_EPOCH. Batches that come twice because of that are ignored.
 
 An error of one partition closes it here; it joins again after a while, as does every partition after the connection was
 lost.

@@ -36,13 +36,13 @@ from bmq.proxy.shards.client import EntryRefused, Forwards, NoResponse
 RETRY_S = 2.0
 """Time from when a key is first found without a coordinator until its client gets NOT_COORDINATOR."""
 ENTRIES_AT_ONCE = 1_000
-"""Keys of one request that go on together, so that none of the messages between processes is large."""
+"""Keys of a request that go on together, so that no message between processes is large."""
 PAUSE_S = Backoff(0.02, 0.5)
 """Pause between tries while the view does not change."""
 
 Ask = Callable[[ShardOwner, list[int]], Awaitable[list[Any]]]
-"""Function that sends entries of a request to one coordinator; it returns a response, or a ``EntryRefused``, for
-each."""
+"""Function that sends entries of a request to a coordinator; it returns a response, or a ``EntryRefused``, for every
+entry."""
 
 
 class ShardRouter:

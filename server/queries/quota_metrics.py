@@ -24,7 +24,7 @@ WAIT = "Milliseconds for which the client would wait now"
 
 
 def quota_metrics(quotas: RequestQuotas, now: float) -> Iterable[Own]:
-    """Yield the numbers of one proxy's quotas, of which those of single holders are of this proxy alone."""
+    """Yield the numbers of a proxy's quotas; the numbers of single holders are of this proxy alone."""
     times = "Times that clients were held up by a quota"
     seconds = "Seconds for which these were told to wait"
     for kind in KINDS:

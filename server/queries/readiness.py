@@ -35,8 +35,8 @@ class Readiness:
     def is_ready(self) -> tuple[bool, str]:
         """Return False, and the reason, while other processes serve clients better; else True, and what is not served.
 
-        Storage that acknowledges nothing leaves this True: it fails for all processes at once, and a service without
-        endpoints could return neither reads from memory nor an error with the reason.
+        If storage acknowledges nothing, the result is still True. Storage fails for all processes at once, and a
+        service without endpoints could return neither reads from memory nor an error with the reason.
         """
         if not self.is_serving():
             return False, "starting, or draining"

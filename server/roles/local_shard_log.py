@@ -50,7 +50,7 @@ class LocalShardLog:
         return future
 
     def _appended(self, future: asyncio.Future[int]) -> None:
-        """End the handle if an append failed, so that no later one succeeds: the fate of the failed one is unknown."""
+        """End the handle if an append failed: its fate is unknown, so no later append may succeed."""
         if future.cancelled() or future.exception() is not None:
             self.end()
 

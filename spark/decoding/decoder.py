@@ -2,7 +2,7 @@
 
 Bytes pass through three steps: ``scan`` reads the headers of many batches into a table; Python checks each batch once
 (CRC, transactions) and decompresses it; ``decode`` copies the records of many batches at once into columns.  Work for a
-batch is done in Python, work for a record in compiled code, and columns that are not wanted cost nothing: a count reads
+batch is done in Python, work for a record in compiled code.  Columns that are not wanted cost nothing: a count reads
 headers only, and so do offsets without gaps.
 
 Usable alone::
@@ -58,8 +58,8 @@ BATCHES_MAX = 4096
 """Rows of the table of batches: those of a segment of small batches that are held before any is decoded."""
 
 _RUN_BYTES_MIN = 1 << 20
-"""Size in bytes below which a run of decompressed batches takes in uncompressed ones by a copy, so that a topic of both
-does not become many small record batches."""
+"""Size in bytes below which a run of decompressed batches takes in uncompressed batches by a copy. So a topic of both
+kinds does not become many small record batches."""
 _RECORD_BYTES_MIN = 7  # length, attributes, timestamp, offset, key, value and headers of an empty one
 _TIME_MIN = -(2**63)
 _TIME_MAX = 2**63 - 1

@@ -1,6 +1,6 @@
 """The schema of JSON values, from DDL, Spark's own JSON of a schema, or a JSON Schema.  Pure.
 
-Of a JSON Schema the types of values count; keywords that bound values (``minimum``, ``pattern``, ...) are ignored.  A
+In a JSON Schema the types of values count; keywords that bound values (``minimum``, ``pattern``, ...) are ignored.  A
 value that may have several types, or none, becomes a string that holds its JSON.
 """
 

@@ -1,9 +1,9 @@
 """Values of records, read by a job as raw bytes, JSON, Avro or Protobuf.
 
-The result has the columns ``partition``, ``offset``, ``timestamp``, ``key``, ``value``, ``headers``; unless values are
-raw or the mode is FAILFAST, ``_corrupt``: the value's own bytes if they could not be read, and null otherwise; and with
-``--keep-raw`` ``_raw``, the value's own bytes.  JSON is read by Spark and checked beside it (``json_check``); Avro and
-Protobuf are read in Python workers, because Spark's own readers are jars to be fetched.
+The result has the columns ``partition``, ``offset``, ``timestamp``, ``key``, ``value``, ``headers``.  Unless values are
+raw or the mode is FAILFAST, it has ``_corrupt``: the value's own bytes if they could not be read, and null otherwise.
+With ``--keep-raw`` it has ``_raw``, the value's own bytes.  JSON is read by Spark and checked beside it
+(``json_check``); Avro and Protobuf are read in Python workers, because Spark's own readers are jars to be fetched.
 """
 
 from __future__ import annotations

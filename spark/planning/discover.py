@@ -1,9 +1,9 @@
 """Discovery of the partitions that a read selects, and of their ends, from storage alone.
 
-No broker and no metadata store is used.  ``topic-<revision>.json`` holds a topic's id and the number of its partitions;
-the journals, one or two files a broker, hold the newest checkpoint of each partition; the names in a partition's folder
-are its segments (``spark.planning.log_view``).  Journals are read *before* folders are listed: whatever a checkpoint
-covers had its name before the checkpoint was written.
+No broker and no metadata store is used.  ``topic-<revision>.json`` holds a topic's id and the number of its partitions.
+The journals, one or two files a broker, hold the newest checkpoints of the partitions.  The names in a partition's
+folder are its segments (``spark.planning.log_view``).  Journals are read *before* folders are listed: whatever a
+checkpoint covers had its name before the checkpoint was written.
 """
 
 from __future__ import annotations

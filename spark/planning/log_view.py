@@ -1,11 +1,13 @@
 """One partition's log as storage shows it: its ends, and the facts that indexes hold about a range of it.
 
-The names in a folder are the segments (rules 3 and 5).  A segment is created when all before its base is flushed: the
-log reaches at least to the newest segment's base, and further as far as that one's ``.idx`` or a checkpoint covers it.
+The names in a folder are the segments (rules 3 and 5).  A segment is created when all before its base is flushed.  So
+the log reaches at least to the newest segment's base, and further as far as its ``.idx`` or a checkpoint covers the
+newest segment.
 
 Reads are bounded: an index is read for the segments of the range, and for a timestamp also for the segments of a binary
-search.  The indexes of the whole folder are never read.  A segment whose index is missing or covers only its beginning
-is scanned once, by headers, from where the index ends: it was just closed, or is being merged with its neighbour.
+search.  The indexes of the whole folder are never read.  A segment without an index, or with an index of its beginning
+only, is scanned once, by headers, from where the index ends.  It was just closed, or is being merged with its
+neighbour.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The options of ``write.format("bmq")`` and the columns it takes: checks on the driver, before anything is written.
 
 Names and error texts are those of Spark's Kafka sink.  Producer settings (``kafka.*``) go to librdkafka, which shares
-most names with Kafka's Java client; others are translated, or refused with the name to use instead.  Those of security
-are kept as they are: their files are read on executors (``sink.security``).
+most names with Kafka's Java client; others are translated, or refused with the name to use instead.  Settings of
+security are kept as they are: their files are read on executors (``sink.security``).
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 A datanode checks its own replicas once in three weeks (dfs.datanode.scan.period.hours).  Until then damage stays hidden
 if readers use another replica, and the last good replica may be lost meanwhile.  The rule is that of Java's client
-(DFSInputStream.reportCheckSumFailure): bad replicas are reported if another one was not found bad, or if there is one
-only.  A client that finds all of several bad may be damaged itself.
+(DFSInputStream.reportCheckSumFailure): bad replicas are reported if the block has another replica that was not found
+bad, or only a single replica.  A client that finds all of several bad may be damaged itself.
 
-Replicas of an open block are not reported: the NameNode makes no other replica of a block that is being written, and
-may have one deleted to which the pipeline writes (BlockManager.markBlockAsCorrupt).  A read after it is closed reports
-them.
+Replicas of an open block are not reported: the NameNode makes no other replica of a block that is being written.  It
+may even have a replica deleted while the pipeline writes to it (BlockManager.markBlockAsCorrupt).  A read after it is
+closed reports them.
 """
 
 from __future__ import annotations

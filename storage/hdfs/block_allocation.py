@@ -1,8 +1,8 @@
 """The opening of files for writing: created with their first block, or appended to at their last one (DataStreamer).
 
-Until the first byte is written a pipeline that cannot be set up loses nothing: its block is abandoned and another one
-requested, without the nodes that were in the way.  This is never done later: after an error on an open pipeline the
-file may already belong to another process, and ``abandonBlock`` would take acknowledged bytes from it.
+Until the first byte is written, a pipeline that cannot be set up loses nothing.  Its block is abandoned and another
+block requested, without the nodes that failed.  It is never done later: after an error on an open pipeline the file may
+already belong to another process, and ``abandonBlock`` would take acknowledged bytes from it.
 """
 
 from __future__ import annotations
@@ -187,10 +187,10 @@ async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, adv
 
     Raises OutOfSpace if live datanodes refused it: after ``block_attempts``, or as soon as it would have fewer copies
     than the file demands.  Raises StorageUnavailable after ``block_attempts`` if a node is silent or all are slow.  A
-    datanode that has no room for the block, or no thread, closes the connection without a response; the NameNode gets
-    its room from a heartbeat only, and chooses it all the same.  One that is merely slow keeps the connection: waiting
-    helps, and closing other files does not.  Raises Unsupported if each block failed at another protection than this
-    client's.
+    datanode without room or without a thread for the block closes the connection without a response.  The NameNode gets
+    its room from a heartbeat only, and chooses it all the same.  A datanode that is merely slow keeps the connection:
+    waiting helps, and closing other files does not.  Raises Unsupported if each block failed at another protection than
+    this client's.
     """
     exclusions = Exclusions(advised=advised, suspected=client.suspected())
     failures: list[StorageError] = []
@@ -271,7 +271,7 @@ async def _add_block(client: HdfsClient, file: LeasedFile, exclusions: Exclusion
 async def _refuse_short(client: HdfsClient, file: LeasedFile, exclusions: Exclusions, located: pb.LocatedBlock) -> None:
     """Raise OutOfSpace if the block has too few nodes because others, which live, have no room for it.
 
-    Hadoop's client writes such a block to the nodes that are left, one at least, and the NameNode copies it when it is
+    Hadoop's client writes such a block to the remaining nodes, at least one, and the NameNode copies it when it is
     closed.  A segment is open for long, and closing others makes room: copies come first.  A node that refuses every
     block for ``full_node_s`` does not count any more, since then something else has filled it; ``min.insync.replicas``
     decides what is written without it.
@@ -303,8 +303,8 @@ async def _drop_responding(client: HdfsClient, exclusions: Exclusions) -> bool:
     """Stop excluding advised and suspected nodes that respond; return whether there were any.
 
     A silent node stays excluded, since a pipeline through it would not open.  If most nodes were silent a moment ago,
-    the fault is rather near this client, and may be over: they are probed again, or the file would be left with one
-    copy although all of them live.
+    the fault is rather near this client, and may be over.  So they are probed again; otherwise the file would be left
+    with a single copy although all of them live.
     """
     excluded = exclusions.advised | exclusions.suspected
     nodes = [node.id for node in client.suspects.resolve(excluded)]

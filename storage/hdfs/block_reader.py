@@ -98,8 +98,9 @@ async def read_block(
 
     Raises CorruptData if none did and a replica was damaged, Unsupported if every datanode demands a protection that
     this client does not have, and StorageUnavailable otherwise.  An open block is empty only if no node has a replica
-    of it and the NameNode has no length: it has one before anything is acknowledged (rule 1).
-    With ``shown``, a node of an open block is asked what it shows only for more than that, and what it says is added.
+    of it and the NameNode has no length: it has one before anything is acknowledged (rule 1).  With ``shown``, the read
+    asks a node of an open block for its length only for bytes past the length in ``shown``.  It adds the node's answer
+    to ``shown``.
     """
 
     async def take(node: pb.NodeId, wanted: int) -> bytes:
@@ -208,8 +209,8 @@ async def _from_any_replica(
 async def visible_length(client: HdfsClient, located: pb.LocatedBlock) -> int:
     """Return the smallest length that the reachable replicas of an open block show.
 
-    Replicas that need more than ``probe_timeout_s`` are left out once another one has responded; a datanode that was
-    just started takes a second for its first log-in.  Raises StorageUnavailable if none responds within
+    Replicas that need more than ``probe_timeout_s`` are left out once another replica has responded; a datanode that
+    was just started takes a second for its first log-in.  Raises StorageUnavailable if none responds within
     ``read_timeout_s``.  Nodes found silent a moment ago are asked only if there is no other: a fence reads right after
     it has found them.
     """

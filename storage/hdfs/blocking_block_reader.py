@@ -1,8 +1,8 @@
 """Long reads of a block into memory of the caller, by a thread with a blocking socket.
 
-This is for readers of many bytes, to which processor time matters.  The kernel puts each packet's data straight into
-that memory, with one call for many packets, and nothing is copied later; most of the time the thread does not hold the
-interpreter's lock.  That is a third of the cost of a read through hdfs-native, which checks CRCs without the
+Such reads are for readers of many bytes, to which processor time matters.  The kernel puts the packets' data straight
+into the caller's memory, with one call for many packets, and nothing is copied later.  Most of the time the thread does
+not hold the interpreter's lock.  Such a read costs a third of a read through hdfs-native, which checks CRCs without the
 processor's help and copies twice; figures are in docs/design/hdfs-client.md.
 
 A packet on the wire (PacketReceiver): lengths, header, checksums, data.  An empty packet follows the last one.  All
@@ -60,7 +60,7 @@ class WrongChecksum(Exception):
 
 
 class _IrregularPackets(Exception):
-    """The packets of a response are not of one size: they must be received one by one."""
+    """The packets of a response differ in size: they must be received one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class BlockRange:
 
 
 class BulkRead:
-    """One read of a block (op 81), on one of ``connections`` or a new one.
+    """A read of a block (op 81), on a connection of ``connections`` or on a new connection.
 
     A thread calls ``run``; any other may call ``stop``, which ends it with an OSError.  ``step_s`` is the longest wait
     for more bytes.
@@ -111,9 +111,10 @@ class BulkRead:
     def run(self) -> None:
         """Fill the parts.
 
-        Raises OSError if the connection breaks or was stopped (TimeoutError if a packet is late).  Raises
-        ReadRefused or TokenRefused if the datanode does not serve the read, WrongChecksum if the bytes are damaged,
-        WireError or DecodeError if the datanode breaks the protocol, and as ``Handshake.receive`` on a new connection.
+        Raises OSError if the connection breaks or was stopped (TimeoutError if a packet is late).  Raises ReadRefused
+        or TokenRefused if the datanode does not serve the read, and WrongChecksum if the bytes are damaged.  Raises
+        WireError or DecodeError if the datanode breaks the protocol.  On a new connection it also raises the exceptions
+        of ``Handshake.receive``.
         """
         kept = self._connections.take(self._wanted.address)
         if kept is not None and self._run_on(kept, is_kept=True):

@@ -1,8 +1,8 @@
 """Connections to datanodes that are kept between large reads.
 
 After a read that came to its end a datanode waits a while for the next request on the same connection
-(dfs.datanode.socket.reuse.keepalive, 4 s).  That saves both sides a connection and the datanode a thread, and the
-kernel's receive buffer has grown already.
+(dfs.datanode.socket.reuse.keepalive, 4 s).  The kept connection saves both sides a connection and the datanode a
+thread, and the kernel's receive buffer has grown already.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class DataConnections:
         return connection
 
     def keep(self, address: Address, connection: Connection) -> None:
-        """Keep a connection on which a read came to its end; the one that is idle longest makes room.
+        """Keep a connection after a complete read; the connection that is idle longest makes room.
 
         A protected connection is kept with the state of its ciphers.
         """

@@ -119,8 +119,8 @@ def unpack_crcs(data: bytes | memoryview) -> tuple[int, ...]:
 def decode_ack(body: bytes | memoryview) -> tuple[int, int]:
     """Return (seqno, index of the first node whose status is not SUCCESS, or -1) of a PipelineAck.
 
-    One is decoded for each flush, hence by hand.  The flags (field 4: congestion, slow) are ignored.  Raises WireError
-    if it is cut off, or has a field that a PipelineAck cannot have.
+    Every flush needs an acknowledgement to be decoded, hence by hand.  The flags (field 4: congestion, slow) are
+    ignored.  Raises WireError if it is cut off, or has a field that a PipelineAck cannot have.
     """
     seqno = 0
     bad = -1

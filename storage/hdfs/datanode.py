@@ -1,7 +1,7 @@
 """Datanodes: their names, calls to their IPC port, and which of them to avoid for a while.
 
-A node's name, as ``CreateOptions.exclude`` and ``PipelineFailed.suspects`` have it, is its transfer address
-``ip:port``, which is also the name that datanodes use for one another (DatanodeID.getXferAddr).
+A node's name, in ``CreateOptions.exclude`` and ``PipelineFailed.suspects``, is its transfer address ``ip:port``.
+Datanodes use the same name for one another (DatanodeID.getXferAddr).
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class Datanodes:
 
 
 class SuspectNodes:
-    """The datanodes that failed lately, and those that can be named to the NameNode.
+    """The datanodes that failed lately, and the known datanodes, with their ids for the NameNode.
 
     The NameNode compares excluded nodes by UUID and address (DatanodeID.equals), so a name alone is not enough: the
     nodes seen in block locations are kept.  ``now`` is in seconds of a monotonic clock.

@@ -6,12 +6,12 @@ by another process under the lease name of the old writer.  It needs no lease re
 
 1. ``getBlockLocations``: the last block and its nodes.  If it is complete, the file is closed: done.
 2. ``updateBlockForPipeline``: a new generation stamp G'.  Nothing has changed yet.
-3. To each node alone, all at once: op 80, SETUP_STREAMING_RECOVERY with G'.  The datanode stops the old writer's
+3.  To each node alone, all at once: op 80, SETUP_STREAMING_RECOVERY with G'.  The datanode stops the old writer's
    thread, cuts its replica to the bytes that it has acknowledged, and takes G'.  **From the first node that did so the
-   old writer receives no acknowledgement any more**, since one needs every node of its pipeline.  All of them have half
-   a second, and two seconds as long as fewer than two have responded: acknowledged bytes must not be left on one disk
-   because datanodes, or this process, were busy for a moment.  A node that failed lately is not waited for once two
-   others have responded, but for as long again as these took: with a machine that is lost its datanode is, too.
+   old writer receives no acknowledgement any more**, since one needs every node of its pipeline.  All nodes have half a
+   second, and two seconds as long as fewer than two have responded.  Otherwise acknowledged bytes could be left on a
+   single disk because datanodes, or this process, were busy for a moment.  Once two other nodes have responded, a node
+   that failed lately gets only as long again as the two nodes took: a lost machine takes its datanode with it.
 4.  Each node's length, and its last bytes read back.  A writer that is interrupted between data and checksum leaves an
    open replica that cannot be read (seen once in some hundred): it is left out.  Every node has all bytes ever
    acknowledged.  The longest replica fills the others through the pipes just opened.  If the longest cannot be read,
@@ -33,9 +33,9 @@ A datanode that lives and lets nobody in has a copy of the acknowledged bytes.  
 a single copy, the round counts as failed: ``recoverLease`` needs no connection from here, and keeps all copies.  The
 round remembers these datanodes, since a second pass does not ask them, and checks again once replicas are filled.
 
-A failed step means that another process acted on the file (another fence, the old writer's own recovery) or that a node
-died meanwhile: the steps are repeated, at most ``takeover_rounds`` times.  Then comes ``recoverLease``, repeated.  It
-must not run earlier, since it takes the lease from the name that this routine uses.
+A failed step means that another process acted on the file (another fence, the old writer's own recovery), or that a
+node died meanwhile.  Then the steps are repeated, at most ``takeover_rounds`` times.  Then comes ``recoverLease``,
+repeated.  It must not run earlier, since it takes the lease from the name that this routine uses.
 
 Without the old writer's name (its record is lost) the NameNode is asked: it names the owner of a lease when it refuses
 another holder.  If it does not, only ``recoverLease`` is left.
@@ -46,8 +46,8 @@ Replicas that cannot be opened for streaming:
 * Closed by the old writer, which died between its last packet and ``complete``: opened for appending
   (SETUP_APPEND_RECOVERY) at the length that it shows.  CLOSE_RECOVERY would do with less and must not be used: a writer
   that is interrupted between data and checksum leaves an unreadable replica, and it would be closed like that.
-* Never made, since the old writer died before the set-up: an empty one with G' makes that set-up fail.  This is done
-  only while the NameNode has no length: it gets one before anything is acknowledged (rule 1).
+* Never made, since the old writer died before the set-up: an empty one with G' makes that set-up fail.  An empty
+  replica is made only while the NameNode has no length: it gets a length before anything is acknowledged (rule 1).
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ T = TypeVar("T")
 READ_AGAIN_S = 0.1
 """The wait before a read that all replicas refused is repeated: a datanode renames a replica within milliseconds."""
 REFUSED_WITHIN_S = 1.0
-"""The time within which a failed read counts as refused: a longer one waited for datanodes that do not respond."""
+"""The time within which a failed read counts as refused. A read that failed later waited for datanodes that do not
+respond."""
 _DEFAULTS = CreateOptions()
 
 
@@ -278,8 +279,8 @@ class HdfsFileSystem:
     ) -> T:
         """Read by the block locations that the NameNode has now, and keep them for a large file.
 
-        ``short`` has less than was wanted of an open file, and the locations by which it was read: it is the result
-        unless the file was closed, or got another block.
+        ``short`` has fewer bytes of an open file than wanted, and the locations of this read. It is the result unless
+        the file was closed, or got another block.
         """
         now = asyncio.get_running_loop().time
         file = KnownFile(await self._reported_locations(full, position, length))
@@ -443,9 +444,9 @@ async def _again_if_refused(read: Callable[[], Awaitable[T]]) -> T:
     """Read, and if all replicas refuse at once, read again with new block locations.
 
     A datanode has no file at the replica's place for a moment while it finalizes or moves it ("No data exists for
-    block"), and just after a file was closed the NameNode may have one replica only.  HDFS's own client requests the
-    locations again, too (DFSInputStream.refetchLocations).  A read that failed slowly, since datanodes do not respond,
-    is not repeated.
+    block").  And just after a file was closed the NameNode may have a single replica only.  HDFS's own client requests
+    the locations again, too (DFSInputStream.refetchLocations).  A read that failed slowly, since datanodes do not
+    respond, is not repeated.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()

@@ -53,8 +53,8 @@ class TokenRefusals:
 
     An observer learns of a new token up to ``dfs.ha.tail-edits.period`` later, a minute by default, and until then
     refuses it as if it had ended.  A standby sends StandbyException instead (DelegationTokenSecretManager).  So a
-    refusal counts after a round of all NameNodes, and is final after a round in which each of them, the active one
-    too, has responded.
+    refusal counts after a round of all NameNodes.  It is final after a round in which all of them, the active NameNode
+    too, have responded.
     """
 
     def __init__(self, namenodes: int, first_attempt: int = 0) -> None:

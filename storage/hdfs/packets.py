@@ -1,9 +1,9 @@
 """The cutting of written bytes into packets that respect checksum chunks.  Pure: no I/O, no clock.
 
-A checksum covers a chunk.  A flush in the middle of one leaves a partial chunk behind; the next packet then begins at
-that chunk's start and repeats its bytes, and the datanode overwrites the checksum (BlockReceiver.receivePacket).  If
-the chunk's first bytes are not known (an append), packets instead begin where the last one ended and may not cross the
-chunk's end.
+A checksum covers a chunk.  A flush in the middle of a chunk leaves a partial chunk behind.  The next packet then begins
+at the start of this chunk and repeats its bytes, and the datanode overwrites the checksum
+(BlockReceiver.receivePacket).  If the chunk's first bytes are not known (an append), packets instead begin where the
+last one ended and may not cross the chunk's end.
 
 Invariants: ``queued == written - sent``; ``_tail`` holds the bytes from the last chunk boundary to ``sent``, or nothing
 if that is a boundary or they are not known.

@@ -22,7 +22,7 @@ async def wait_for_enough(
     late_s: float,
     doubted: Collection[asyncio.Task[T]] = (),
 ) -> list[T | None]:
-    """Return the result of each attempt, None for one that is late and was cancelled.
+    """Return the results of the attempts, with None for an attempt that was late and was cancelled.
 
     Wait ``soon_s`` for all of them; if fewer than ``enough`` have succeeded by then, wait until so many have, no longer
     than ``late_s`` in all.  Once enough have, the ``doubted`` get as much time again, and no more.  Raises what an

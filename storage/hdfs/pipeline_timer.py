@@ -3,8 +3,8 @@
 Ten thousand idle pipelines cost one callback a quarter of a second.  The callback checks the pipelines with an
 acknowledgement outstanding (none) and one slot of a wheel of all pipelines (every pipeline once in ``heartbeat_s``).
 
-Lateness is counted in ticks of this timer, not in seconds of a clock: a process that was stopped, or whose loop was
-busy, has not read its acknowledgements yet, and no datanode is at fault for that.
+Lateness is counted in ticks of this timer, not in seconds of a clock. A process that was stopped, or whose loop was
+busy, has not read its acknowledgements yet, and its datanodes are not at fault.
 """
 
 from __future__ import annotations

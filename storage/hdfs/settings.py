@@ -73,12 +73,12 @@ class HdfsSettings:
     long too, or an acknowledgement half of its time-out."""
 
     silent_s: float = 2.0
-    """A datanode that did not respond to a probe is not probed again for so long: set-ups that follow would each wait
-    ``probe_timeout_s`` for it."""
+    """A datanode that did not respond to a probe is not probed again for so long: otherwise every later set-up would
+    wait ``probe_timeout_s`` for it."""
 
     heartbeat_s: float = 20.0
     """Interval in which a pipeline is checked for a heartbeat.  Datanodes drop a pipeline that is silent for
-    dfs.client.socket-timeout, 60 s.  One check may be skipped, so the longest silence is twice this."""
+    dfs.client.socket-timeout, 60 s.  A check may be skipped, so the longest silence is twice this."""
 
     block_attempts: int = 4
     """Blocks requested and abandoned while a file is being created, before giving up."""
@@ -108,10 +108,10 @@ class HdfsSettings:
     acknowledged bytes would be on one disk until HDFS has copied them."""
 
     takeover_rounds: int = 4
-    """Rounds tried before lease recovery: each failed one means that another process acted on the file meanwhile."""
+    """Rounds tried before lease recovery: a failed round means that another process acted on the file meanwhile."""
 
     recovery_interval_s: float = 1.0
-    """Interval of recoverLease calls.  One call alone may never finish, if the datanode that it chose is dead."""
+    """Interval of recoverLease calls.  A single call may never finish, if the datanode that it chose is dead."""
 
     fence_timeout_s: float = 120.0
     """Bound of a whole fence.  recoverLease with a dead datanode took up to 94 s."""
@@ -128,11 +128,11 @@ class HdfsSettings:
     """Time for which they are trusted: blocks move, and a path may be replaced."""
 
     reader_file_min_bytes: int = 1 << 20
-    """The locations of smaller files are requested for each read: those are metadata that may be replaced."""
+    """The locations of smaller files are requested for each read: small files are metadata, and may be replaced."""
 
     thread_read_min_bytes: int = 256 << 10
-    """Reads of so many bytes of a block are done by a thread, smaller ones by the event loop: passing one on costs
-    0.1 ms, and the loop must not check megabytes of checksums."""
+    """Reads of so many bytes of a block are done by a thread, smaller reads by the event loop. Passing a read to a
+    thread costs 0.1 ms, and the loop must not check megabytes of checksums."""
 
     read_threads_max: int = 16
     """Threads for such reads; further reads wait for a thread."""

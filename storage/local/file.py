@@ -2,7 +2,7 @@
 
 **The fence is the owner's write bit of the inode.**  Set: the file is open.  Cleared: it is closed or fenced.  Since
 the bit is the inode's, it follows a file through every rename, and needs no file of its own.  Besides, a process that
-has a file open for writing holds its ``flock``.  These are all the rules:
+has a file open for writing holds its ``flock``.  The rules are:
 
 1. A process writes only through a descriptor taken while it held the file's lock, and holds the lock until the
    descriptor is closed (``kill -9`` closes both).
@@ -12,23 +12,23 @@ has a file open for writing holds its ``flock``.  These are all the rules:
 3. A fence clears the bit, *then* reads the length.  It needs no lock, so no process can delay it.
 4. A writer reads the bit after its write and before it acknowledges: cleared means LeaseLost, and no acknowledgement.
 
-Every acknowledged byte is inside the fenced length: the writer saw the bit set *after* its write was done (4), hence
-the bit was cleared later still, and the length read even later (3).  No byte past the fenced length is ever
+Every acknowledged byte is inside the fenced length.  The writer saw the bit set *after* its write was done (4).  So the
+bit was cleared later still, and the length was read even later (3).  No byte past the fenced length is ever
 acknowledged.  Its write ended after the length was read, so the bit was cleared before the writer read it (4).  The bit
 cannot have been set again in between: setting it takes the lock, which the writer still holds (1, 2).  The writer reads
-the bit *before* the write too.  That keeps a fenced writer's bytes out of the file almost always; if the fence comes
-between this read and the write, bytes may be left that were never acknowledged, as on a datanode.  Linux orders write,
-fchmod and fstat of one inode across processes of one machine; a network file system may not, so a ``file:`` root has to
-be a local disk.
+the bit *before* the write too.  The early read keeps a fenced writer's bytes out of the file almost always.  If the
+fence comes between this read and the write, bytes without acknowledgement may be left, as on a datanode.  Linux orders
+write, fchmod and fstat of one inode across processes of one machine; a network file system may not, so a ``file:`` root
+has to be a local disk.
 
-**Which file.**  A lease names the inode, so that a fence finds its file under any name.  A copy of a root has other
-inodes; there a file without a writer is identified by its name.
+**Inodes.** A lease names the inode, so that a fence finds its file under any name.  A copy of a root has other inodes;
+there a file without a writer is identified by its name.
 
 **What survives.**  A flush is in the page cache: it outlives the process, not a loss of power.  A sync flush is on the
 disk, and so are the names made or changed by this process before it (folders are synced then, not at each rename).  A
 sync fence does the same for a writer that died before its own sync flush.  Without sync, a loss of power may also leave
-a journal whose checkpoint describes records that are gone: such a partition goes OFFLINE, where Kafka would truncate,
-so ``flush.mode=hsync`` is for machines whose power fails.  The bit itself is never synced: after a loss of power there
+a journal whose checkpoint describes records that are gone.  Such a partition goes OFFLINE, where Kafka would truncate.
+So ``flush.mode=hsync`` is for machines whose power fails.  The bit itself is never synced: after a loss of power there
 is no writer left, and recovery fences again.
 """
 

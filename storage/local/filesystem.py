@@ -440,10 +440,10 @@ class LocalFileSystem:
         after it             the last of the sources, each a copy of a part of the target
         ===================  =======================================================================================
 
-        Segments tolerate the latter: a segment ends where the next one begins, which its name says (rule 5), so the
-        target is read up to the first source left, then the sources.  The result is right only if no source is missing
-        *before* a source that is left, so sources are deleted first to last.  A caller that joins again must leave out
-        sources that begin inside the target.
+        Segments tolerate a copy of a part of the target.  A segment ends at the next segment's base, which is in its
+        name (rule 5), so the target is read up to the first source left, then the sources.  The result is right only if
+        no source is missing *before* a source that is left, so sources are deleted first to last.  A caller that joins
+        again must leave out sources that begin inside the target.
         """
         real, folder = self._real(target), os.path.dirname(self._real(target))
         joined = os.path.join(folder, f".{os.path.basename(real)}.concat")

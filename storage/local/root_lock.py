@@ -1,8 +1,8 @@
 """The lock of a local root: ``<root>/.lock``, held by every process that writes below the root.
 
-Its holders are processes of one cluster with one metadata store.  A store that is a file has one process, so that
-process locks the root exclusively: a copy of the file would otherwise begin a second history in the same folders.
-Processes on etcd share the lock, since etcd orders their claims.
+Its holders are processes of one cluster with one metadata store.  If the store is a file, the cluster has a single
+process, and this process locks the root exclusively.  Otherwise a copy of the store's file would begin a second history
+in the same folders.  Processes on etcd share the lock, since etcd orders their claims.
 
 The lock is ``flock``'s, as in Kafka's log directories (``FileLock`` of ``.lock``): the kernel releases it when the
 process ends, however it ends.  The file stays: if it were removed, two processes could each hold a lock of that name.
@@ -36,8 +36,8 @@ class RootInUse(StorageError):
 def lock_root(folder: str, mode: RootLock) -> int:
     """Lock the root at ``folder`` until the returned descriptor is closed.
 
-    Raises RootInUse if another process holds a lock that does not allow this one, Unsupported if the file system has no
-    locks, NotAllowed or another StorageError if the file cannot be opened.
+    Raises RootInUse if another process holds a lock that does not allow this lock, and Unsupported if the file system
+    has no locks. Raises NotAllowed or another StorageError if the file cannot be opened.
     """
     path = os.path.join(folder, LOCK)
     try:

@@ -60,9 +60,9 @@ def copy_bytes(source: int, target: int) -> None:
 def remove_tree(real: str) -> None:
     """Remove a folder with all its files, although other processes may add or remove some meanwhile.
 
-    HDFS does it in one step.  Here a file that another process adds makes the folder's removal fail, and one that it
-    removes first makes the file's removal fail: both are tried again.  Raises OSError if anything else fails, or if
-    files are still added after ``REMOVALS_MAX`` attempts.
+    HDFS does it in one step.  Here the folder's removal fails if another process adds a file meanwhile, and a file's
+    removal fails if another process removes the file first: both are tried again.  Raises OSError if anything else
+    fails, or if files are still added after ``REMOVALS_MAX`` attempts.
     """
 
     def passed_over(_: Callable[..., object], __: str, what: tuple[type[BaseException], BaseException, object]) -> None:

@@ -1,8 +1,8 @@
 """The NameNode's tree and the datanodes' replicas, as plain data: no time, no chance, no waiting.
 
 A file's bytes exist once, in ``File.data``: those that its writer has written.  A replica is only a length into them.
-That is exact, because a pipeline carries one stream: replicas of a generation differ in length, never in content.  A
-fence cuts ``data`` to the final length, and raises the generation, after which bytes of the old writer are dropped.
+A length is exact, because a pipeline carries one stream: replicas of a generation differ in length, never in content.
+A fence cuts ``data`` to the final length, and raises the generation, after which bytes of the old writer are dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A whole HDFS in memory: one NameNode, N datanodes, and random faults.
 
 Processes reach it through ``MemoryFileSystem``.  The faults that a test makes directly (kill a datanode, restart the
-NameNode) happen at once; those of ``Faults`` are drawn from the one ``Random`` given, so a seed replays exactly.
+NameNode) happen at once.  The faults of ``Faults`` are drawn from the given ``Random``, so a seed replays exactly.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class MemoryStorage:
         return max(0.0, (self._writable_at if writes else self._namenode_up_at) - self.now())
 
     def serve(self, operation: Callable[[], T]) -> T:
-        """Perform one call that has arrived at a NameNode that is up, and return its result.
+        """Perform a call that has arrived at a running NameNode, and return its result.
 
         Raises StorageUnavailable by the faults' chance, also after the operation was done (``lost_answer``).
         """
@@ -308,7 +308,7 @@ class MemoryStorage:
         return [BlockPlace(0, inode.length, tuple(replica.node.name for replica in inode.reachable))]
 
     def copies(self, path: str) -> int:
-        """Count the replicas that can be read; then the NameNode makes one more of a closed file that has too few."""
+        """Count the readable replicas; then the NameNode makes another one, if a closed file has too few."""
         file = self.namespace.file(path)
         copies = len(file.reachable)
         if copies and not file.is_open and copies < file.replication:

@@ -106,7 +106,7 @@ class LogLevelsResponse(InternalResponse):
 class LogLevelsRequest(InternalRequest[LogLevelsResponse]):
     """An order to set ``logger`` to ``level`` ("" changes nothing), and a request for the levels then in force.
 
-    Those of all loggers, or of ``logger`` if it is given.
+    The response has the levels of all loggers, or of ``logger`` if it is given.
     """
 
     KEY = InternalKey.LOG_LEVELS
