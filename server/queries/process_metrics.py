@@ -43,7 +43,7 @@ def process_metrics(parts: ProcessParts) -> Sequence[Own]:
     unusable = "Keys of the metadata store and topics that this process cannot use, see the log"
     given_up = "Times that all clients' connections were closed: this process stood still, or lost its membership"
     refused = "New files that storage did not give the owner or group of their topic, see the log"
-    overdue = "Calls of a library for storage that are older than their time-outs, and hold a thread each"
+    overdue = "Calls of a storage library past their time-outs; a call holds a thread"
     return (
         OwnMetric("clients_given_up", given_up, parts.counters.clients_given_up, True),
         OwnMetric("quarantined", unusable, len(parts.quarantined())),
