@@ -108,10 +108,11 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
     def identified(self) -> None:
         """Note that the session has the client's principal, after a log-in or where the listener asks for none.
 
-        A principal with too many connections loses this one soon: nothing more is read then.
+        A principal with too many connections loses this one soon: nothing more is read then.  Nothing is read either
+        while the memory for requests is used up: a first read counts only once it has come.
         """
         self._listener.identified(self)
-        if self.is_muted:
+        if self.is_muted or (self._share.budget.is_tight and self._is_reading and not self.is_closed):
             self._read_or_pause()
 
     @property

@@ -25,7 +25,9 @@ up to 33 s pass.  It closes a stuck reader that read below ``LEAST_RATE`` for ``
 its bytes for as long, with the gate shut.
 
 The bound is the sum of five quarters of the limit, a frame of socket.request.max.bytes, and a read per sending
-connection.  A read has 64 KB of small frames, or a step of a large frame (``core.net.frames``).
+connection.  A read has 64 KB of small frames, or a step of a large frame (``core.net.frames``).  A new connection waits
+before its first read, too.  Else a client could connect, send and close again and again.  Its requests outlive their
+connections (``core.net.exchanges``) and would pass the bound.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.internal_connection import UnorderedConnection
 from bmq.core.net.listener import Listener
 from bmq.core.net.request import NO_RESPONSE, CloseConnection, CloseQuietly
-from bmq.core.net.request_budget import CONNECTION_BYTES
+from bmq.core.net.request_budget import CONNECTION_BYTES, FRAME_BYTES
 from bmq.core.net.request_runner import BEGUN_A_TURN
 from bmq.core.security.session import NOT_BEGUN, Session
 from tests.harness.certificates import Certificates
@@ -281,6 +281,32 @@ async def test_a_stop_gives_those_in_progress_up_after_its_time(has_ended: bool)
     await turn()
     assert world.script.answers[1].cancelled()
     assert (world.metrics.request_bytes_held, world.metrics.requests_outliving) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", [ClientConnection, BeforeHandshake])
+async def test_clients_that_close_again_and_again_wait_once_the_memory_is_used_up(kind: type[ClientConnection]) -> None:
+    """A first read counts only once it has come, and its connection may be closed by then.  Nothing is lost."""
+    limit, count = 64 << 10, 50
+    world = World(queued_max_request_bytes=limit)
+    world.script.pending(*range(10 * count))
+    peers: list[Peer] = []
+    for number in range(10):
+        peer = world.peer(kind=kind)
+        peers.append(peer)
+        if kind is BeforeHandshake:
+            assert not peer.is_paused, "its bytes are the handshake's"
+            peer.connection.identified()
+        data = b"".join(without_response(count * number + each) for each in range(count))
+        peer.send(data + b"\xff\xff\xff\xff")  # a size that closes the connection
+    read = count * (8 + FRAME_BYTES) + CONNECTION_BYTES
+    assert limit <= world.metrics.request_bytes_held < limit + read
+    assert [each.connection.is_outlived for each in peers] == [True] * 3 + [False] * 7
+    for begun in range(10):
+        world.script.respond(*range(begun * count, (begun + 1) * count))
+        await turn()
+        assert world.metrics.request_bytes_held < limit + read
+    assert world.script.begun == list(range(10 * count))
+    assert world.metrics.request_bytes_held == 0
 
 
 async def test_a_frame_that_cannot_end_leaves_the_budget() -> None:
