@@ -19,6 +19,27 @@ from bmq.core.aio.turns import next_turn
 R = TypeVar("R")
 
 
+async def wait_for_task(task: asyncio.Task[Any], timeout_s: float) -> bool:
+    """Wait for a task of the caller for ``timeout_s`` at most, and return whether it has ended.
+
+    A cancellation of the caller reaches the task in the same call.
+    """
+    wait = _Wait((task,))
+
+    def wake(_: object = None) -> None:
+        if not wait.done():
+            wait.set_result(None)
+
+    task.add_done_callback(wake)
+    timer = asyncio.get_running_loop().call_later(timeout_s, wake)
+    try:
+        await wait
+    finally:
+        timer.cancel()
+        task.remove_done_callback(wake)
+    return task.done()
+
+
 class _Wait(asyncio.Future[None]):
     """The wait of a caller for its tasks.  A cancellation reaches them in the same call."""
 

@@ -19,7 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
+from bmq.core.aio.children import wait_for_task
 from bmq.core.aio.held_up import HeldUp
+from bmq.core.aio.standstill import Standstill
 from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.metrics.counters import Histogram
 from bmq.meta.etcd import messages_pb2 as pb
@@ -30,6 +32,7 @@ from bmq.meta.etcd.member import (
     STATUS,
     CallFailed,
     EtcdMember,
+    HeldRequest,
     Metadata,
     Method,
     Request,
@@ -92,10 +95,12 @@ class EtcdClient:
         *,
         retry_for_s: float | None = None,
         is_urgent: bool = False,
+        standstill: Standstill | None = None,
     ) -> Response:
         """Send a call and return the response.  Raises KvUnavailable, KvUnknown, LeaseNotFound.
 
         An urgent call does not wait for room among the others, and no longer than ``urgent_timeout_s`` for one member.
+        With ``standstill``, a look for a standstill comes before each attempt.  It cancels calls for absent clients.
         """
         self._require_open()
         self._calls += 1
@@ -106,7 +111,7 @@ class EtcdClient:
                 timeout_s = self.settings.urgent_timeout_s
                 return await self._ask(method, request, self._attempts(kind, retry_for_s), timeout_s)
             async with self._room:
-                return await self._ask(method, request, self._attempts(kind, retry_for_s))
+                return await self._ask(method, request, self._attempts(kind, retry_for_s), standstill=standstill)
         except (KvUnavailable, KvUnknown):
             self.calls_failed += 1
             raise
@@ -183,12 +188,13 @@ class EtcdClient:
             await member.close()
 
     async def _ask(
-        self, method: Method[Request, Response], request: Request, attempts: Attempts, timeout_s: float | None = None
-    ) -> Response:
+        self, method: Method[Request, Response], request: Request, attempts: Attempts, timeout_s: float | None = None,
+        standstill: Standstill | None = None,
+    ) -> Response:  # fmt: skip
         while True:
             index = self._rotation.choose(self._now())
             try:
-                response = await self._attempt(self._members[index], method, request, timeout_s)
+                response = await self._attempt(self._members[index], method, request, timeout_s, standstill)
             except CallFailed as failed:
                 if failed.verdict is FailureVerdict.LEASE_GONE:
                     raise LeaseNotFound(str(failed)) from None
@@ -204,12 +210,13 @@ class EtcdClient:
                 return response
 
     async def _attempt(
-        self, member: EtcdMember, method: Method[Request, Response], request: Request, timeout_s: float | None
-    ) -> Response:
+        self, member: EtcdMember, method: Method[Request, Response], request: Request, timeout_s: float | None,
+        standstill: Standstill | None,
+    ) -> Response:  # fmt: skip
         await member.connect()
         token = await self._tokens.get(member)
         try:
-            return await self._sent(member, method, request, token, timeout_s)
+            return await self._sent(member, method, request, token, timeout_s, standstill)
         except CallFailed as failed:
             if failed.verdict is FailureVerdict.TOKEN and not self._tokens.refused(token):
                 raise CallFailed(FailureVerdict.FORBIDDEN, str(failed)) from None
@@ -217,13 +224,17 @@ class EtcdClient:
 
     async def _sent(
         self, member: EtcdMember, method: Method[Request, Response], request: Request, token: Metadata,
-        timeout_s: float | None,
+        timeout_s: float | None, standstill: Standstill | None,
     ) -> Response:  # fmt: skip
         """Send a call, and return its response.  Raises CallFailed, UNKNOWN as soon as none is to be expected."""
         term = self._term
-        call = asyncio.ensure_future(member.call(method, request, _NEEDS_LEADER + token, timeout_s))
+        metadata = _NEEDS_LEADER + token
+        if standstill is None:
+            call = asyncio.create_task(member.call(method, request, metadata, timeout_s))
+        else:
+            call = asyncio.create_task(_look_and_call(member, method, request, metadata, timeout_s, standstill))
         try:
-            while not (await asyncio.wait([call], timeout=self.settings.doubt_s))[0]:
+            while not await wait_for_task(call, self.settings.doubt_s):
                 await self._doubt(member, token, call, term)
             response = call.result()
         finally:
@@ -288,6 +299,22 @@ class EtcdClient:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _look_and_call(
+    member: EtcdMember, method: Method[Request, Response], request: Request, metadata: Metadata,
+    timeout_s: float | None, standstill: Standstill,
+) -> Response:  # fmt: skip
+    """Send a call once no standstill is unnoticed, and return its response.  Raises CallFailed."""
+    while True:
+        await standstill.looked()
+        held = HeldRequest(request, standstill)
+        try:
+            return await member.call(method, held, metadata, timeout_s)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not held.is_late or task is None or task.cancelling():
+                raise
 
 
 async def _gathered(*work: Coroutine[Any, Any, T]) -> list[T]:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 import grpc.aio
 
+from bmq.core.aio.standstill import Standstill
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.errors import NO_AUTHENTICATION, FailureVerdict, explain, judge
 from bmq.meta.etcd.settings import EtcdSettings
@@ -62,6 +63,29 @@ _METHODS = (
 )  # fmt: skip
 
 
+class HeldRequest:
+    """A request that is not sent while a standstill of this process is unnoticed.
+
+    gRPC serializes a request in the step that sends it, in a task of its own.  A CancelledError from there ends the
+    call unsent.  Any other exception would be logged, and the call sent without a message.
+    """
+
+    __slots__ = ("_request", "_standstill", "is_late")
+
+    def __init__(self, request: Any, standstill: Standstill) -> None:
+        self._request = request
+        self._standstill = standstill
+        self.is_late = False
+        """True once it was not sent, because of a standstill."""
+
+    def SerializeToString(self) -> bytes:
+        if self._standstill.is_unnoticed:
+            self.is_late = True
+            raise asyncio.CancelledError
+        serialized: bytes = self._request.SerializeToString()
+        return serialized
+
+
 class EtcdMember:
     """A member's channel.  gRPC connects it when it is first needed, and again after the connection was lost."""
 
@@ -78,7 +102,7 @@ class EtcdMember:
         self._stubs: dict[str, Any] = {
             method.path: self._channel.unary_unary(
                 method.path,
-                request_serializer=method.request.SerializeToString,
+                request_serializer=_serialized,
                 response_deserializer=method.response.FromString,
             )
             for method in _METHODS
@@ -107,11 +131,16 @@ class EtcdMember:
             raise CallFailed(FailureVerdict.NOT_DONE, text) from None
 
     async def call(
-        self, method: Method[Request, Response], request: Request, metadata: Metadata, timeout_s: float | None = None
+        self,
+        method: Method[Request, Response],
+        request: Request | HeldRequest,
+        metadata: Metadata,
+        timeout_s: float | None = None,
     ) -> Response:
         """Send a call and return its response.
 
-        Raises CallFailed, also after ``timeout_s`` seconds, by default the settings' time for a call.
+        Raises CallFailed, also after ``timeout_s`` seconds, by default the settings' time for a call; CancelledError
+        for a ``HeldRequest`` that is late.
         """
         try:
             response: Response = await self._stubs[method.path](
@@ -147,6 +176,11 @@ class EtcdMember:
 
     async def close(self) -> None:
         await self._channel.close()
+
+
+def _serialized(request: Any) -> bytes:
+    serialized: bytes = request.SerializeToString()
+    return serialized
 
 
 def _options(settings: EtcdSettings) -> list[tuple[str, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
+from bmq.core.aio.standstill import Standstill
 from bmq.core.metrics.counters import Histogram
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd import requests
@@ -49,8 +50,10 @@ _NO_SPACE_ALARM = "NOSPACE"
 class EtcdKeyValue:
     """The store of a cluster.  ``open`` makes it, ``close`` ends it; used from the loop that opened it."""
 
-    def __init__(self, client: EtcdClient) -> None:
+    def __init__(self, client: EtcdClient, standstill: Standstill | None = None) -> None:
+        """``standstill`` is looked at when a commit is sent: see ``looking``."""
         self._client = client
+        self._standstill = standstill
 
     @property
     def calls_ms(self) -> Mapping[str, Histogram]:
@@ -74,6 +77,10 @@ class EtcdKeyValue:
             await client.close()
             raise
         return cls(client)
+
+    def looking(self, standstill: Standstill) -> EtcdKeyValue:
+        """Return the same store with commits that look for a standstill: see ``meta.kv_for_clients``."""
+        return EtcdKeyValue(self._client, standstill)
 
     async def get(self, key: str) -> Entry | None:
         if not key:
@@ -100,7 +107,8 @@ class EtcdKeyValue:
             return Commit(True, await self.revision(), {})  # etcd would answer it from one member's state
         # A commit that writes nothing may be repeated.
         kind = Repeatability.ONCE if writes else Repeatability.READ
-        response = await self._client.ask(TXN, requests.commit(compares, writes), kind)
+        request = requests.commit(compares, writes)
+        response = await self._client.ask(TXN, request, kind, standstill=self._standstill)
         return requests.commit_result(compares, response)
 
     async def grant(self, ttl_s: float) -> int:

@@ -6,19 +6,27 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
+from bmq.core.aio.eager import start
+from bmq.core.aio.standstill import DOUBT_S as DOUBT_S_OF_LOOP
+from bmq.core.aio.standstill import Standstill
+from bmq.core.clock import LoopClock
 from bmq.meta.etcd import client as etcd_client
 from bmq.meta.etcd import messages_pb2 as pb
 from bmq.meta.etcd.address import EtcdAddress
 from bmq.meta.etcd.attempts import Repeatability
 from bmq.meta.etcd.client import EtcdClient
 from bmq.meta.etcd.errors import FailureVerdict
-from bmq.meta.etcd.member import RANGE, STATUS, TXN, CallFailed
+from bmq.meta.etcd.member import RANGE, STATUS, TXN, CallFailed, EtcdMember, HeldRequest
 from bmq.meta.etcd.settings import EtcdSettings
-from bmq.meta.kv import KvUnknown
+from bmq.meta.etcd.store import EtcdKeyValue
+from bmq.meta.kv import KvUnknown, Put
+from bmq.meta.kv_for_clients import KvForClients
+from tests.harness.fakes import FakeClock
 
 SETTINGS = EtcdSettings()
 DOUBT_S, TIMEOUT_S = SETTINGS.doubt_s, SETTINGS.call_timeout_s
@@ -65,10 +73,23 @@ class FakeMember:
         pass
 
 
+class GrpcMember(FakeMember):
+    """A member whose calls leave as those of gRPC: a task of each call serializes the request and sends it."""
+
+    async def call(self, method: Any, request: Any, metadata: object, timeout_s: float | None = None) -> Any:
+        async def invoke() -> Any:
+            request.SerializeToString()
+            return await super(GrpcMember, self).call(method, request, metadata, timeout_s)
+
+        return await asyncio.create_task(invoke())
+
+
 @asynccontextmanager
-async def opened(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[EtcdClient, FakeMember, FakeMember]]:
+async def opened(
+    monkeypatch: pytest.MonkeyPatch, kind: type[FakeMember] = FakeMember
+) -> AsyncIterator[tuple[EtcdClient, FakeMember, FakeMember]]:
     """Yield a client, the member that it uses, and the other one."""
-    monkeypatch.setattr(etcd_client, "EtcdMember", FakeMember)
+    monkeypatch.setattr(etcd_client, "EtcdMember", kind)
     FakeMember.members = []
     client = EtcdClient(EtcdAddress(("a:1", "b:1")), SETTINGS)
     await commit(client)
@@ -192,3 +213,76 @@ async def test_a_commit_that_is_answered_after_the_election_is_done(monkeypatch:
         await commit(client)
         used.takes_s = 4 * DOUBT_S
         await commit(client)  # sent in the term that is known by now
+
+
+class StoodStill:
+    """A commit for a client, in a process that stands still so many turns of the loop after the commit began."""
+
+    def __init__(self, client: EtcdClient, member: FakeMember) -> None:
+        self.standstill = Standstill(LoopClock())
+        self.standstill.start()
+        self._kv = KvForClients(EtcdKeyValue(client), self.standstill)
+        self._member = member
+        self._before = member.sent.count(TXN.path)
+
+    @property
+    def sent(self) -> int:
+        return self._member.sent.count(TXN.path) - self._before
+
+    async def begin(self, turns: int) -> asyncio.Task[Any]:
+        """Begin a commit, and return its task after the standstill, which nobody has noticed yet."""
+        begun = start(self._kv.commit([], [Put("/k", b"an old password")]))
+        assert isinstance(begun, asyncio.Task)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        loop: Any = asyncio.get_running_loop()
+        loop.clock.now += DOUBT_S_OF_LOOP + 0.5
+        return begun
+
+
+@pytest.mark.parametrize("kind", [FakeMember, GrpcMember])
+@pytest.mark.parametrize("has_gone", [True, False])
+async def test_a_commit_is_not_sent_for_a_client_that_has_gone_while_the_process_stood_still(
+    monkeypatch: pytest.MonkeyPatch, kind: type[FakeMember], has_gone: bool
+) -> None:
+    """Stand still in each turn of the loop, up to the turn that sends it."""
+    turns = 0
+    while True:
+        async with opened(monkeypatch, kind) as (client, used, _):
+            played = StoodStill(client, used)
+            writing = await played.begin(turns)
+            if played.sent:
+                await writing
+                assert turns >= 2
+                return
+            if has_gone:
+                played.standstill.on_doubt.add(partial(_cancel, writing))
+            await asyncio.wait((writing,))
+            played.standstill.stop()
+            assert played.standstill.doubts == 1
+            assert writing.cancelled() is has_gone
+            assert played.sent == (0 if has_gone else 1)
+        turns += 1
+
+
+def _cancel(task: asyncio.Task[Any], _: float) -> None:
+    task.cancel()
+
+
+@pytest.mark.loops("asyncio")
+async def test_grpc_sends_no_late_request() -> None:
+    """Call a port without a server: a call that is sent fails, and a late call ends before."""
+    now_s = 0.0
+    standstill = Standstill(FakeClock(monotonic=lambda: now_s))
+    standstill.start()
+    member = EtcdMember("127.0.0.1:1", None, SETTINGS)
+    now_s += DOUBT_S_OF_LOOP + 0.5
+    held = HeldRequest(pb.TxnRequest(), standstill)
+    with pytest.raises(asyncio.CancelledError):
+        await member.call(TXN, held, ())
+    assert held.is_late
+    await standstill.looked()
+    with pytest.raises(CallFailed):
+        await member.call(TXN, HeldRequest(pb.TxnRequest(), standstill), ())
+    standstill.stop()
+    await member.close()
