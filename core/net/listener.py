@@ -256,7 +256,8 @@ class Listener:
             connection.depart_unread()
             if connection.is_closed:
                 return self.now
-        if self._rates.is_active and not self._admit(connection, is_full=is_full):
+        wait_s = self._admit(connection, is_full=is_full) if self._rates.is_active else 0.0
+        if connection.is_closed:
             return self.now
         if is_full:
             self._make_room()
@@ -267,7 +268,7 @@ class Listener:
             connection.be_stranger()
             self._strangers.opened(connection)
         else:
-            self._newcomers.add(connection, self.loop.time())
+            self._newcomers.add(connection, self.loop.time() + wait_s)
         return self.now
 
     def _may_make_room(self) -> bool:
@@ -293,25 +294,25 @@ class Listener:
             _log.warning("closing a connection: it has not logged in", extra=fields(**_about(closed), error=why))
             closed.close()
 
-    def _admit(self, connection: ClientConnection, *, is_full: bool) -> bool:
-        """Let a connection wait if too many come; return False if it is closed at once.
+    def _admit(self, connection: ClientConnection, *, is_full: bool) -> float:
+        """Let a connection wait if too many come, or close it; return the seconds until it is read.
 
         ``is_full``: it has no place to wait in before it is closed.
         """
         wait_s, refusal = self._rates.admit(connection.host, connection.session.listener)
         if not wait_s and not refusal:
-            return True
+            return 0.0
         self.metrics.connections_throttled += 1
         if not refusal:
             connection.mute(wait_s)
-            return True
+            return wait_s
         self.metrics.connections_refused += 1
         _log.warning("connection refused", extra=fields(connection=connection.peer, error=refusal))
         if is_full or not wait_s:
             connection.close()
-            return False
-        self._close_later(connection, wait_s)
-        return True
+        else:
+            self._close_later(connection, wait_s)
+        return 0.0
 
     def _close_later(self, connection: ClientConnection, wait_s: float) -> None:
         """Read nothing more of a connection, and close it after so many seconds."""

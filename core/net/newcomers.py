@@ -4,7 +4,7 @@ At max.connections, a new connection is either refused or takes the place of a c
 must serve two cases.  Strangers hold all places and stay silent: they must not keep clients out.  More clients than
 places connect at once: they must not end each other's log-ins, or none ends.  So:
 
-* a connection keeps its place for ``KEPT_S``;
+* a connection keeps its place for ``KEPT_S`` from its first read, which may wait for a rate of connections;
 * past this time, the youngest connection is the first to lose its place: an older connection is nearer to its session;
 * places change hands at random moments, on average ``SHARE`` of all these connections a second.
 
@@ -41,7 +41,7 @@ class Newcomers(Generic[C]):
         """``chance`` returns random numbers from 0 to 1."""
         self._chance = chance
         # An OrderedDict finds its first key at once, after any number of removals.
-        self._young: OrderedDict[C, float] = OrderedDict()  # when each was added; the oldest is the first
+        self._young: OrderedDict[C, float] = OrderedDict()  # the time of each one's first read; oldest first
         self._old: dict[C, None] = {}  # past ``KEPT_S``; the oldest is the first
         self._next_s = 0.0  # when the next place may change hands
 
@@ -51,9 +51,12 @@ class Newcomers(Generic[C]):
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    def add(self, connection: C, now: float) -> None:
-        """Add a connection that was accepted at ``now``."""
-        self._young[connection] = now
+    def add(self, connection: C, read_from: float) -> None:
+        """Add a connection that was accepted now, and is read from ``read_from`` on: its time begins then.
+
+        A connection that was accepted later, and is read earlier, may keep its place for as much longer.
+        """
+        self._young[connection] = read_from
 
     def remove(self, connection: C) -> None:
         """Remove a connection: it has a session, or is closed.  Idempotent."""

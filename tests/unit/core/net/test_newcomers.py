@@ -16,6 +16,7 @@ from bmq.core.net.listener import Listener
 from bmq.core.net.newcomers import KEPT_S, SAVED_S, SHARE
 from bmq.core.net.strangers import Strangers
 from bmq.core.security.session import Session
+from bmq.proxy.quotas.connection_rates import TURN_S
 from tests.harness.log_text import lines
 from tests.unit.core.net.test_admission import Rates
 from tests.unit.core.net.world import Peer, World, frame, turn
@@ -127,6 +128,22 @@ async def test_a_connection_over_its_rate_takes_nobodys_place(wait_s: float) -> 
     served = stranger(world, host="10.0.0.3")
     await turn()
     assert (served.is_gone, [each.is_gone for each in strangers]) == (False, [False] * 39 + [True])
+    world.listener.close()
+
+
+async def test_a_wait_for_a_rate_is_no_part_of_the_time_for_a_log_in() -> None:
+    """Let two connections wait for their turns: the time of each begins as it is read."""
+    world = World(max_connections=2)
+    rates = Rates(Admission(TURN_S), Admission(TURN_S))
+    world.listener = Listener(world.script, world.config, world.metrics, rates=rates)
+    strangers = [stranger(world), stranger(world)]
+    await asyncio.sleep(TURN_S + KEPT_S - 0.1)
+    assert stranger(world).is_gone
+    assert [each.is_gone for each in strangers] == [False, False]
+    await asyncio.sleep(0.2)
+    served = stranger(world, host="10.0.0.2")
+    await turn()
+    assert (served.is_gone, [each.is_gone for each in strangers]) == (False, [False, True])
     world.listener.close()
 
 
