@@ -267,7 +267,7 @@ class Listener:
         if self._strangers is not None and isinstance(connection, UnorderedConnection):
             connection.be_stranger()
             self._strangers.opened(connection)
-        else:
+        elif not self._newcomers.is_refused(connection):
             self._newcomers.add(connection, self.loop.time() + wait_s)
         return self.now
 
@@ -287,12 +287,15 @@ class Listener:
         if self._strangers is not None:
             self.metrics.connections_refused += self._strangers.close_oldest(f"{bound} is the oldest without a session")
             return
+        is_refused = self._newcomers.has_refused
         closed = self._newcomers.give_way(self.loop.time())
-        if closed is not None and not closed.is_closed:  # else it leaves its place in this turn of the loop
+        if closed is None or closed.is_closed:
+            return  # a closed connection leaves its place in this turn of the loop
+        if not is_refused:  # else it is counted and logged already
             self.metrics.connections_refused += 1
             why = f"{bound} has had no session for {KEPT_S:g} s"
             _log.warning("closing a connection: it has not logged in", extra=fields(**_about(closed), error=why))
-            closed.close()
+        closed.close()
 
     def _admit(self, connection: ClientConnection, *, is_full: bool) -> float:
         """Let a connection wait if too many come, or close it; return the seconds until it is read.
@@ -315,7 +318,8 @@ class Listener:
         return 0.0
 
     def _close_later(self, connection: ClientConnection, wait_s: float) -> None:
-        """Read nothing more of a connection, and close it after so many seconds."""
+        """Read nothing more of a connection, and close it after so many seconds, or sooner if its place is needed."""
+        self._newcomers.refuse(connection)
         connection.mute(wait_s + 1)  # closed before that is over
         connection.on_close(self.loop.call_later(wait_s, connection.close).cancel)
 
@@ -324,6 +328,8 @@ class Listener:
 
         The wait keeps a client that connects again at once from turning in a circle.
         """
+        if self._newcomers.is_refused(connection):
+            return
         self._newcomers.remove(connection)
         refusal = self._bounds.admit(connection)
         if not refusal:

@@ -4,7 +4,8 @@ At max.connections, a new connection is either refused or takes the place of a c
 must serve two cases.  Strangers hold all places and stay silent: they must not keep clients out.  More clients than
 places connect at once: they must not end each other's log-ins, or none ends.  So:
 
-* a connection keeps its place for ``KEPT_S`` from its first read, which may wait for a rate of connections;
+* a connection that is refused, and held before its close, loses its place first and at once;
+* any other connection keeps its place for ``KEPT_S`` from its first read, which may wait for a rate of connections;
 * past this time, the youngest connection is the first to lose its place: an older connection is nearer to its session;
 * places change hands at random moments, on average ``SHARE`` of all these connections a second.
 
@@ -43,10 +44,11 @@ class Newcomers(Generic[C]):
         # An OrderedDict finds its first key at once, after any number of removals.
         self._young: OrderedDict[C, float] = OrderedDict()  # the time of each one's first read; oldest first
         self._old: dict[C, None] = {}  # past ``KEPT_S``; the oldest is the first
+        self._refused: dict[C, None] = {}  # refused, and held for a while before their close
         self._next_s = 0.0  # when the next place may change hands
 
     def __repr__(self) -> str:
-        return f"<Newcomers young={len(self._young)} old={len(self._old)}>"
+        return f"<Newcomers young={len(self._young)} old={len(self._old)} refused={len(self._refused)}>"
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
@@ -58,10 +60,24 @@ class Newcomers(Generic[C]):
         """
         self._young[connection] = read_from
 
+    def refuse(self, connection: C) -> None:
+        """Note that a connection is refused, and closed after a while: it is the first to lose its place."""
+        self.remove(connection)
+        self._refused[connection] = None
+
     def remove(self, connection: C) -> None:
         """Remove a connection: it has a session, or is closed.  Idempotent."""
-        if self._young.pop(connection, None) is None:
-            self._old.pop(connection, None)
+        for each in (self._young, self._old, self._refused):
+            each.pop(connection, None)
+
+    @property
+    def has_refused(self) -> bool:
+        """True if a refused connection is the next to lose its place."""
+        return bool(self._refused)
+
+    def is_refused(self, connection: C) -> bool:
+        """Return whether a connection is refused, and not closed yet."""
+        return connection in self._refused
 
     def may_give_way(self, now: float) -> bool:
         """Return whether a connection may lose its place at ``now``.
@@ -71,12 +87,14 @@ class Newcomers(Generic[C]):
         young, old = self._young, self._old
         while young and now - next(iter(young.values())) >= KEPT_S:
             old[young.popitem(last=False)[0]] = None
-        return bool(old) and now >= self._next_s
+        return bool(self._refused) or (bool(old) and now >= self._next_s)
 
     def give_way(self, now: float) -> C | None:
         """Remove and return the connection that loses its place to a new connection; None if none does."""
         if not self.may_give_way(now):
             return None
+        if self._refused:
+            return self._refused.popitem()[0]
         pause_s = 2 * self._chance() / (SHARE * len(self))
         self._next_s = max(self._next_s, now - SAVED_S) + pause_s
         return self._old.popitem()[0]

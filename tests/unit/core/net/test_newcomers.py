@@ -18,7 +18,7 @@ from bmq.core.net.strangers import Strangers
 from bmq.core.security.session import Session
 from bmq.proxy.quotas.connection_rates import TURN_S
 from tests.harness.log_text import lines
-from tests.unit.core.net.test_admission import Rates
+from tests.unit.core.net.test_admission import Bounds, Rates
 from tests.unit.core.net.world import Peer, World, frame, turn
 
 
@@ -128,6 +128,41 @@ async def test_a_connection_over_its_rate_takes_nobodys_place(wait_s: float) -> 
     served = stranger(world, host="10.0.0.3")
     await turn()
     assert (served.is_gone, [each.is_gone for each in strangers]) == (False, [False] * 39 + [True])
+    world.listener.close()
+
+
+@pytest.mark.parametrize("kind", ["before a log-in", "without a log-in"])
+async def test_a_refused_connection_that_is_held_gives_way_at_once(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Fill all places by connections over the rate of their address: others get in, and nobody else loses a place."""
+    world = World(max_connections=20)
+    rates = Rates(Admission(), *[Admission(1.0, "too fast")] * 19)
+    world.listener = Listener(world.script, world.config, world.metrics, rates=rates)
+
+    def connect(host: str) -> Peer:
+        return stranger(world, host=host) if kind == "before a log-in" else world.peer(host=host)
+
+    first, *held = (connect("10.0.0.1") for _ in range(20))
+    await turn()
+    assert not any(each.is_gone for each in held)
+    assert len(world.listener._newcomers) == (kind == "before a log-in"), "they do not speed up the changes of places"
+    others = [connect("10.0.0.2") for _ in range(19)]
+    await turn()
+    assert [each.is_gone for each in (first, *others)] == [False] * 20
+    assert all(each.is_gone for each in held)
+    assert stranger(world).is_gone, "nobody else gives way yet"
+    assert len(lines(caplog)) == world.metrics.connections_refused == 20, "a refused connection is refused once"
+    world.listener.close()
+
+
+async def test_a_connection_past_its_principals_bound_gives_way_at_once() -> None:
+    world = World(max_connections=2)
+    bounds = Bounds(1)
+    world.listener = Listener(world.script, world.config, world.metrics, bounds=bounds)
+    client, refused = world.peer(), world.peer()
+    bounds._most = 2
+    late = world.peer()
+    await turn()
+    assert [each.is_gone for each in (client, refused, late)] == [False, True, False]
     world.listener.close()
 
 
