@@ -254,11 +254,13 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._requests.blocked()
-        self._progress.blocked(self._listener.loop.time(), self.transport.get_write_buffer_size())
+        unsent = self.transport.get_write_buffer_size()
+        self._progress.blocked(self._listener.loop.time(), unsent, keeps_bytes=bool(self._share.held))
 
     def resume_writing(self) -> None:
         self._requests.unblocked()
         self._progress.seen = self._listener.now
+        self._progress.unblocked(self._listener.loop.time())
         self._writer.taken()
         if not self.is_closed:
             self._send_ready()
@@ -332,6 +334,11 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         if self._requests.is_blocked:
             return self.slow_read_rate(now) is not None
         return not self._share.is_gated and self._progress.is_stuck(now)
+
+    def measure_reading(self, now: float) -> None:
+        """Measure its client's rate of reading from now on: others have begun to wait for memory."""
+        unsent = self.transport.get_write_buffer_size() if self._requests.is_blocked else 0
+        self._progress.measure_reading(now, unsent)
 
     def slow_frame_rate(self, now: float) -> float | None:
         """Return the bytes a second at which its frame arrives, if the rate is too low: see ``ClientProgress``.

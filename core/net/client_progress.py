@@ -11,6 +11,9 @@ slow to send    sends a frame below ``LEAST_RATE``   whenever the rate is high e
 slow to read    reads below ``LEAST_RATE``           whenever the rate is high enough
 =============== ==================================== =================================================================
 
+A reader's time counts only during pauses of writing.  As long as the client keeps bytes in the budget, its rate is over
+all pauses: else it could read each response just in time, whole.
+
 The connection knows which verdict applies to it now; ``core.net.listener`` closes it if others wait for its bytes.
 """
 
@@ -22,7 +25,8 @@ from bmq.core.net.request_budget import LEAST_RATE, STALL_S, STUCK_S
 class ClientProgress:
     """Marks of when a client last made progress."""
 
-    __slots__ = ("_frame_mark", "_frame_since", "_read_mark", "_read_since", "_since", "_unsent_bytes", "seen")
+    __slots__ = ("_frame_mark", "_frame_since", "_read_mark", "_read_since", "_since",
+                 "_unblocked", "_unsent_bytes", "seen")  # fmt: skip
 
     def __init__(self) -> None:
         self.seen = 0.0
@@ -31,7 +35,8 @@ class ClientProgress:
         self._frame_since = 0.0  # when its frame began, was let through, or was last fast enough
         self._frame_mark = 0  # and what had arrived of it then
         self._read_since = 0.0  # when its responses were too many for the kernel, or were last read fast enough
-        self._read_mark = 0  # and what the kernel had not taken of them then
+        self._read_mark = 0  # and what the kernel had not taken of them then, with what came in later pauses
+        self._unblocked = 0.0  # when the kernel had last taken everything
         self._unsent_bytes = 0  # at the last look
 
     def __repr__(self) -> str:
@@ -51,9 +56,25 @@ class ClientProgress:
         self._since = self._frame_since = now
         self._frame_mark = arrived
 
-    def blocked(self, now: float, unsent: int) -> None:
-        """Note that the kernel has not taken ``unsent`` bytes of the responses."""
-        self._since = self._read_since = now
+    def blocked(self, now: float, unsent: int, *, keeps_bytes: bool) -> None:
+        """Note that the kernel has not taken ``unsent`` bytes of the responses.
+
+        ``keeps_bytes``: the client has kept bytes in the budget, so the pauses before this one count, too.
+        """
+        self._since = now
+        if keeps_bytes:
+            self._read_since += now - self._unblocked
+            self._read_mark += unsent
+        else:
+            self.measure_reading(now, unsent)
+
+    def unblocked(self, now: float) -> None:
+        """Note that the kernel has taken all responses."""
+        self._unblocked = now
+
+    def measure_reading(self, now: float, unsent: int) -> None:
+        """Measure the rate of reading from now on."""
+        self._read_since = self._unblocked = now
         self._read_mark = unsent
 
     def has_read(self, unsent: int) -> bool:

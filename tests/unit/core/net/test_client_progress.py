@@ -29,7 +29,7 @@ def test_each_event_gives_a_client_that_keeps_bytes_its_time_again(event: str) -
     progress = opened()
     assert progress.is_stuck(100.0 + STUCK_S)
     arguments = (5,) if event in ("let_through", "blocked") else ()
-    getattr(progress, event)(110.0, *arguments)
+    getattr(progress, event)(110.0, *arguments, **({"keeps_bytes": True} if event == "blocked" else {}))
     assert not progress.is_stuck(109.0 + STUCK_S)
     assert progress.is_stuck(110.0 + STUCK_S)
 
@@ -84,13 +84,26 @@ def test_bytes_from_before_a_pause_are_not_progress_after_it() -> None:
 )
 def test_the_rate_at_which_responses_are_read(age: float, read: int, rate: float | None) -> None:
     progress = opened()
-    progress.blocked(200.0, 1 << 30)
+    progress.blocked(200.0, 1 << 30, keeps_bytes=False)
     assert progress.slow_read_rate(200.0 + age, (1 << 30) - read) == rate
+
+
+def test_the_rate_of_a_client_that_keeps_bytes_is_over_all_its_pauses() -> None:
+    """Take two responses of 1,000 bytes in 20 s each, with an hour between in which nothing is unsent."""
+    progress = opened()
+    progress.blocked(200.0, 1_000, keeps_bytes=True)
+    progress.unblocked(220.0)
+    progress.blocked(3_820.0, 1_000, keeps_bytes=True)
+    assert progress.slow_read_rate(3_829.0, 500) is None
+    assert progress.slow_read_rate(3_840.0, 500) == 1_500 / 40
+    progress.measure_reading(3_840.0, 500)
+    assert progress.slow_read_rate(3_840.0 + STUCK_S - 1, 500) is None
+    assert progress.slow_read_rate(3_840.0 + STUCK_S, 500) == 0.0
 
 
 def test_the_time_of_a_reader_that_is_fast_enough_begins_again() -> None:
     progress = opened()
-    progress.blocked(200.0, 1 << 30)
+    progress.blocked(200.0, 1 << 30, keeps_bytes=False)
     left = (1 << 30) - int(STUCK_S) * LEAST_RATE
     assert progress.slow_read_rate(200.0 + STUCK_S, left) is None
     assert progress.slow_read_rate(199.0 + 2 * STUCK_S, left) is None

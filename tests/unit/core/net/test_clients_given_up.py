@@ -135,6 +135,48 @@ async def test_a_client_whose_unread_response_keeps_the_gate_shut_is_closed(rate
     assert (6 in other.answers()) is is_closed
 
 
+@pytest.mark.parametrize(("every_s", "is_closed"), [(0.75 * STUCK_S, True), (1.0, False)])
+async def test_a_client_that_reads_each_response_whole_and_slowly_is_closed(every_s: float, is_closed: bool) -> None:
+    """Each response is taken before the time is over, and the requests behind them keep the gate shut."""
+    count, size = 2_000, 20_000
+    world = World(queued_max_request_bytes=1 << 19)
+    for number in range(count):
+        world.script.answers[number] = world.script.reply(number, size)
+    slow = world.peer(room=0)
+    slow.send(b"".join(frame(number) for number in range(count)))
+    other = world.peer()
+    other.send(frame(count))
+    assert world.listener.budget.is_shut
+    for _ in range(int(3 * STUCK_S / every_s)):
+        await asyncio.sleep(every_s)
+        if not slow.is_gone:
+            slow.read(slow.get_write_buffer_size())
+    assert slow.is_gone is is_closed
+    assert bool(other.answers()) is is_closed
+    world.listener.close()
+
+
+async def test_a_client_that_read_slowly_before_others_waited_keeps_its_connection() -> None:
+    count, size = 600, 20_000
+    world = World(queued_max_request_bytes=1 << 19)
+    for number in range(count):
+        world.script.answers[number] = world.script.reply(number, size)
+    world.script.later(count)
+    reading, other = world.peer(room=0), world.peer()
+    reading.send(b"".join(frame(number) for number in range(count)))
+    for _ in range(40):
+        await asyncio.sleep(10)
+        reading.read(reading.get_write_buffer_size())
+    other.send(frame(count, size=1 << 19))
+    assert world.listener.budget.is_shut
+    for _ in range(int(2 * STUCK_S)):
+        await asyncio.sleep(1)
+        reading.read(reading.get_write_buffer_size())
+    assert world.listener.budget.is_shut
+    assert not reading.is_gone
+    world.listener.close()
+
+
 async def test_a_client_that_reads_fast_enough_keeps_its_connection_while_others_shut_the_gate() -> None:
     world = World(queued_max_request_bytes=1 << 20, socket_request_max_bytes=2 << 20)
     world.script.later(1, 3)
