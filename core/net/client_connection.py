@@ -45,8 +45,9 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
     connections share a receive buffer.
     """
 
-    __slots__ = ("_frames", "_is_reading", "_mute_timer", "_muted_until", "_on_close", "_on_open", "_outliving",
-                 "_progress", "_share", "client_id", "client_software", "host", "peer", "session")  # fmt: skip
+    __slots__ = ("_frames", "_is_malformed", "_is_reading", "_mute_timer", "_muted_until", "_on_close", "_on_open",
+                 "_outliving", "_progress", "_share", "client_id", "client_software", "host", "peer",
+                 "session")  # fmt: skip
 
     _listener: ConnectionOwner[ClientConnection]
 
@@ -70,6 +71,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         self._frames = FrameReader(listener.shared_buffer, listener.config.socket_request_max_bytes)
         self._progress = ClientProgress()
         self._on_close = Subscribers[[]]()
+        self._is_malformed = False  # counted and logged so
         self._is_reading = True
         self._muted_until = 0.0
         self._outliving = 0  # requests, as counted last
@@ -403,7 +405,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         if exchange.is_dropped:
             return
         if isinstance(outcome, CloseConnection) and not isinstance(outcome, CloseQuietly):
-            self._listener.malformed(self, str(outcome))
+            self._malformed(str(outcome))
         self._listener.loop.call_soon(self._finish, exchange)
 
     def _finish(self, exchange: Exchange) -> None:
@@ -426,8 +428,14 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
 
     def _close_malformed(self, why: str) -> None:
         self._write()  # responses to what came before
-        self._listener.malformed(self, why)
+        self._malformed(why)
         self.close()
+
+    def _malformed(self, why: str) -> None:
+        """Count and log the connection once, however many of its requests fail."""
+        if not self._is_malformed:
+            self._is_malformed = True
+            self._listener.malformed(self, why)
 
     def _close_failed(self, error: BaseException) -> None:
         """Close the connection because of a request's exception: a bug is logged, also if it is closed already.

@@ -379,8 +379,15 @@ class Listener:
             self._all_gone.set()
 
     def malformed(self, connection: ClientConnection, why: str) -> None:
-        """Count and log a connection that is closed because its bytes are not a request."""
+        """Count and log a connection that is closed because its bytes are not a request.
+
+        It is closed already if it was a request without a response that has outlived it.
+        """
         self.metrics.connections_malformed += 1
+        if connection.is_closed:
+            about = fields(**_about(connection), error=why)
+            _log.warning("a request without a response failed after the end of its connection", extra=about)
+            return
         _log.warning("closing a connection: its request is invalid", extra=fields(**_about(connection), error=why))
 
     def bug(self, connection: ClientConnection, error: BaseException) -> None:

@@ -421,6 +421,25 @@ async def test_a_failure_after_the_end_is_logged(
     assert world.metrics.request_bytes_held == 0
 
 
+@pytest.mark.parametrize("has_left", [True, False])
+async def test_failures_of_one_connection_count_once(caplog: pytest.LogCaptureFixture, has_left: bool) -> None:
+    world = World()
+    world.script.pending(*range(50))
+    peer = world.peer()
+    peer.send(b"".join(without_response(number) for number in range(50)))
+    if has_left:
+        assert not await left(peer)
+    for number in range(50):
+        world.script.answers[number].resolve(CloseConnection("a produce with acks=0 failed"))
+    await turn(6)
+    assert world.metrics.connections_malformed == 1
+    event = "closing a connection: its request is invalid"
+    if has_left:
+        event = "a request without a response failed after the end of its connection"
+    assert [each.getMessage() for each in caplog.records] == [event]
+    assert world.metrics.request_bytes_held == 0
+
+
 async def test_a_reset_does_not_end_them() -> None:
     """Kafka serves what it has read."""
     world = World()
