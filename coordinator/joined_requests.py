@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from bmq.core.aio.tasks import OwnedTasks
@@ -161,7 +162,9 @@ class JoinedRequests(Generic[Q, R]):
             taken = self._take(process.waiting)
             if taken:
                 process.under_way += 1
-                self._tasks.start(self._ask(process, taken), f"request to {process.member.incarnation}")
+                task = self._tasks.start(self._ask(process, taken), f"request to {process.member.incarnation}")
+                # Not in the task: a cancellation before its first step runs no line of it.
+                task.add_done_callback(partial(self._ended, process, taken))
         incarnation = process.member.incarnation
         if not process.waiting and not process.under_way and self._processes.get(incarnation) is process:
             del self._processes[incarnation]
@@ -181,24 +184,27 @@ class JoinedRequests(Generic[Q, R]):
             waiting.popleft()
         return taken
 
-    async def _ask(self, process: _Process[Q], taken: Sequence[Q]) -> None:
-        code = self._lost  # also if the task is cancelled
+    async def _ask(self, process: _Process[Q], taken: Sequence[Q]) -> ErrorCode:
+        """Ask the questions.  Return the answer of the rest, for which the response has none."""
         try:
             taken = [question for question in taken if not question.is_over]  # a turn later: a client may have gone
-            if not taken:
-                return
-            request = self._build(process.member, taken)
-            self._read(taken, await self._asker.ask(process.member, request, self._bounds.timeout_s))
+            if taken:
+                request = self._build(process.member, taken)
+                self._read(taken, await self._asker.ask(process.member, request, self._bounds.timeout_s))
         except RequestError as error:
-            code = error.code
+            return error.code
         except PeerLost:
-            pass
+            return self._lost
         except TimeoutError:
-            code = ErrorCode.REQUEST_TIMED_OUT
+            return ErrorCode.REQUEST_TIMED_OUT
         except FormatError:
-            code = ErrorCode.UNKNOWN_SERVER_ERROR
-        finally:
-            process.under_way -= 1
-            for question in taken:
-                question.refuse(code)
-            self._send(process)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return self._lost
+
+    def _ended(self, process: _Process[Q], taken: Sequence[Q], task: asyncio.Task[ErrorCode]) -> None:
+        """End a request: its questions have their answers, and the next may be sent."""
+        has_failed = task.cancelled() or task.exception() is not None
+        process.under_way -= 1
+        for question in taken:
+            question.refuse(self._lost if has_failed else task.result())
+        self._send(process)

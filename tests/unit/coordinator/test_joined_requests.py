@@ -205,3 +205,13 @@ async def test_a_close_in_the_turn_of_the_question_sends_nothing() -> None:
         assert answers(questions) == [["NOT_COORDINATOR"]]
         await asyncio.sleep(0)
         assert w.asked == []
+
+
+async def test_a_close_before_the_first_step_of_a_request_refuses_its_questions() -> None:
+    """Close in the turn that sends: a task that is cancelled before it begins runs no line of its own."""
+    async with world() as w:
+        questions = w.put(1, 2)
+        await asyncio.create_task(w.requests.close())
+        assert answers(questions) == [["NOT_COORDINATOR"]] * 2
+        assert w.asked == []
+        assert w.shape() == "<JoinedRequests processes=0 waiting=0 requests=0>"
