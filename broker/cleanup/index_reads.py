@@ -5,6 +5,7 @@ A lost file is damage: the job goes on without the index.  An outage passes: the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 
@@ -13,12 +14,15 @@ from bmq.core.errors import FormatError
 from bmq.core.model import SegmentName
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CorruptData, FileSystem, NoSuchFile, StorageError, StorageUnavailable
-from bmq.storage.layout import PartitionPath
+from bmq.storage.layout import JOURNALS, PartitionPath
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx_steps
 
-OTHERS_MAX = 3
-"""Most other segments of which a byte is read to tell an outage from a lost file."""
+NAMES_MAX = 500
+"""Most names before a segment, and most names behind it, among which logs are chosen to tell an outage by: with their
+indexes about a page of a listing."""
+JOURNALS_MAX = 3
+"""Most journals of which a byte is read to tell an outage from lost files."""
 
 
 async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception], None]) -> Checkpoint | None:
@@ -68,32 +72,44 @@ async def read_other_idx(
 
 
 async def is_outage(fs: FileSystem, path: PartitionPath, name: SegmentName, twin: str) -> bool:
-    """Return whether storage serves no reads of the partition now, after a file of a segment was unavailable.
+    """Return whether storage serves no reads now, after a file of a segment was unavailable.
 
     An outage fails reads of all files; the blocks of a single file may be without a live replica for ever.  ``twin``:
-    the other file of the segment ``name``.  It may be lost too, so up to ``OTHERS_MAX`` logs of other segments are read
-    as well, first behind the segment.  Raises StorageError if the folder cannot be listed.
+    the other file of the segment ``name``.  It may be lost too, as may neighbours that were written to the same nodes,
+    or all other logs of the partition.  So logs far from the segment and journals are read as well, all at once: a
+    failing read takes long.  Raises StorageError if a folder cannot be listed.
     """
     if await _is_readable(fs, twin):
         return False
-    tried = 0
-    for after in (name, None):
+    others = [*await _logs_around(fs, path, name), *await _journals(fs)]
+    return not any(await asyncio.gather(*(_is_readable(fs, other) for other in others)))
+
+
+async def _logs_around(fs: FileSystem, path: PartitionPath, name: SegmentName) -> list[str]:
+    """Return up to four logs: the nearest and the farthest name before the segment, and behind it."""
+    found: list[str] = []
+    for after in (None, name):
+        names, side = 0, list[str]()
         async with aclosing(walk(fs, path, after)) as listing:
             async for listed in listing:
-                if tried == OTHERS_MAX or (after is None and listed.name.base >= name.base):
+                if names == NAMES_MAX or (after is None and listed.name.base >= name.base):
                     break
-                if listed.name == name or listed.length <= 0:  # an empty file has no block to read
-                    continue
-                if await _is_readable(fs, path.log(listed.name)):
-                    return False
-                tried += 1
-    return True
+                names += 1
+                if listed.name != name and listed.length > 0:  # an empty file has no block to read
+                    side[1:] = [path.log(listed.name)]
+        found += side
+    return found
+
+
+async def _journals(fs: FileSystem) -> list[str]:
+    """Return the newest journals.  The owner of a partition has one, also if all logs of the partition are lost."""
+    found = [status async for status in fs.list(JOURNALS)]
+    return [status.path for status in sorted(found, key=lambda status: status.modified_ms)[-JOURNALS_MAX:]]
 
 
 async def _is_readable(fs: FileSystem, path: str) -> bool:
     """Return whether the first byte of a file can be read."""
     try:
-        await fs.read(path, 0, 1)
+        return len(await fs.read(path, 0, 1)) > 0
     except StorageError:
         return False
-    return True

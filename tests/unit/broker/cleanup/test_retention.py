@@ -9,10 +9,12 @@ from dataclasses import replace
 import pytest
 
 from bmq.broker.cleanup.config import JanitorConfig
+from bmq.broker.cleanup.index_reads import is_outage
 from bmq.broker.cleanup.janitor import Janitor
 from bmq.broker.config import LogConfig
 from bmq.core.model import SegmentName
-from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
+from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable, write_once
+from bmq.storage.layout import JOURNALS
 from bmq.storage.log_segments import walk
 from tests.harness.loop import run
 from tests.unit.broker.cleanup.upkeep import (
@@ -90,10 +92,10 @@ async def test_a_segment_that_is_lost_with_its_index_holds_no_retention_up(
     await asyncio.sleep(1_000)
     assert owner.driver.machine.is_all_closed
     names = [one.name async for one in walk(world.reading, PATH)]
-    lost, read = (PATH.idx(names[at]), PATH.log(names[at])), owner.steps.read
+    lost, read = (PATH.idx(names[at]), PATH.log(names[at]), JOURNALS), owner.steps.read
 
     async def lossy(path: str, position: int, length: int) -> bytes:
-        if path in lost:
+        if path.startswith(lost):
             raise StorageUnavailable(f"{path}: no datanode has the block")
         return await read(path, position, length)
 
@@ -101,6 +103,37 @@ async def test_a_segment_that_is_lost_with_its_index_holds_no_retention_up(
     for _ in range(3):
         await owner.round(HOUR_MS / 1000 + 10)
     assert owner.log_start == owner.watermark == 9
+
+
+@pytest.mark.parametrize(("sent", "lost", "has_journals"), [(30, 4, False), (30, 10, True), (2, 1, True)])
+async def test_neighbours_that_are_lost_with_their_indexes_hold_no_retention_up(
+    sent: int, lost: int, has_journals: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tell an outage by a log far from the lost files, or by a journal if the partition has no other log."""
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    await owner.send(sent)
+    await asyncio.sleep(1_000)
+    names = [one.name async for one in walk(world.reading, PATH)]
+    away, read = {file(name) for name in names[:lost] for file in (PATH.idx, PATH.log)}, owner.steps.read
+
+    async def lossy(path: str, position: int, length: int) -> bytes:
+        if path in away or (path.startswith(JOURNALS) and not has_journals):
+            raise StorageUnavailable(f"{path}: no datanode has the block")
+        return await read(path, position, length)
+
+    monkeypatch.setattr(owner.steps, "read", lossy)
+    for _ in range(3):
+        await owner.round(HOUR_MS / 1000 + 10)
+    assert owner.log_start == owner.watermark == sent
+
+
+async def test_a_file_without_bytes_does_not_show_that_storage_serves_reads() -> None:
+    """A read of an empty file asks no datanode."""
+    world = World()
+    path, name = PATH.log(S(0, 1, 0)), S(0, 1, 0)
+    await write_once(world.reading, path, b"")
+    assert await is_outage(world.reading, PATH, name, path)
 
 
 async def test_retention_by_time_takes_the_largest_timestamp_of_the_records() -> None:
