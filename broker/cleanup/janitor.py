@@ -34,7 +34,7 @@ from bmq.broker.cleanup.job_rounds import JobRounds
 from bmq.broker.cleanup.log_cleaner import LogCleaner
 from bmq.broker.cleanup.log_cleaner_manager import CleaningState, LogCleanerManager
 from bmq.broker.cleanup.orphans import Sweeper
-from bmq.broker.cleanup.retention import Retention
+from bmq.broker.cleanup.retention import HOUR_MS, Retention
 from bmq.broker.cleanup.segment_merge import SegmentMerger
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.cleanup.upkeep_queue import Job, UpkeepQueue
@@ -62,13 +62,14 @@ COST_OF_NEW = 10
 class _PartitionCare(CleaningState):
     """State of one partition under one owner, as of the janitor's last round."""
 
-    __slots__ = ("is_closed", "record", "registered")
+    __slots__ = ("is_closed", "merge_again_ms", "record", "registered")
 
     def __init__(self, driver: PartitionDriver) -> None:
         super().__init__(driver)
         self.record = driver.machine.record
         self.is_closed = driver.machine.is_all_closed
         self.registered = 0  # segments registered since the last pass of merging
+        self.merge_again_ms: int | None = None  # when merging goes back to ``unread_from``, on the monotonic clock
 
 
 class Janitor:
@@ -338,14 +339,24 @@ class Janitor:
                 care.registered = self.config.merge_after
                 self.queue.schedule(care, Job.MERGE, now_ms + self.config.retry_ms)
                 return
-            care.merge_from, is_more, is_blocked, has_hidden = await self._merger.merge(care, care.merge_from)
-        if has_hidden:  # perhaps of an owner before, while the log was compacted
+            if care.merge_again_ms is not None and care.merge_again_ms <= now_ms:
+                care.merge_from = care.unread_from or care.merge_from
+                care.unread_from = care.merge_again_ms = None
+            found = await self._merger.merge(care, care.merge_from)
+            care.merge_from = found.merge_from
+            care.unread_from = care.unread_from or found.unread_from
+        if found.has_hidden:  # perhaps of an owner before, while the log was compacted
             delay_ms = care.config.file_delete_delay_ms
             self.queue.schedule(care, Job.HIDDEN, self._context.now_ms() + delay_ms)
-        if is_more:
+        if found.is_more:
             self.queue.schedule(care, Job.MERGE, self._context.now_ms())
-        elif is_blocked:
+        elif found.is_blocked:
             care.registered = self.config.merge_after  # tried again at the record's next change
+        if care.unread_from is not None and not found.is_more:
+            # No change of the record tells that a datanode has come back, or that an index was repaired.
+            if care.merge_again_ms is None:
+                care.merge_again_ms = now_ms + HOUR_MS
+            self.queue.schedule(care, Job.MERGE, care.merge_again_ms)
 
     async def _attempt_journals(self) -> None:
         now_ms = self._context.now_ms()

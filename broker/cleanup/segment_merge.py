@@ -38,6 +38,7 @@ class Pass(NamedTuple):
     is_more: bool  # steps or names are left for another pass now
     is_blocked: bool  # a spare kept some names from being merged
     has_hidden: bool  # files are left that a cleaned segment hides
+    unread_from: SegmentName | None = None  # the pass that reads the unreadable indexes again begins there
 
 
 class SegmentMerger:
@@ -68,23 +69,32 @@ class SegmentMerger:
 
         Raises StorageError, and RequestError or KvError if the ownership cannot be proven.
         """
-        machine = state.driver.machine
+        machine, bytes_max = state.driver.machine, state.config.segment_bytes
         listed, is_more, is_blocked = await self._neighbours(state, merge_from)
         hidden = HiddenNames()
         has_hidden = sum(len(hidden.take(one)) for one in listed) > 0
         steps, resume = plan_merges(
             listed,
-            bytes_max=state.config.segment_bytes,
+            bytes_max=bytes_max,
             sources_max=self._merge_sources_max,
             log_start=machine.log_start,
         )
+        unread = [one.name for one in listed if not one.has_idx and _is_small(one, bytes_max, machine.log_start)]
         for step in steps[: self._merges_per_job]:
             if isinstance(step, RepairIndex):
-                await self._repair(state, step)
+                is_read = await self._repair(state, step)
             else:
-                await self._merge_group(state, step.members)
+                is_read = await self._merge_group(state, step.members)
+            if not is_read:
+                unread.append(step.first)
         left = steps[self._merges_per_job :]
-        return Pass(left[0].first if left else resume or merge_from, bool(left) or is_more, is_blocked, has_hidden)
+        return Pass(
+            left[0].first if left else resume or merge_from,
+            bool(left) or is_more,
+            is_blocked,
+            has_hidden,
+            min(unread, default=None),
+        )
 
     async def _neighbours(
         self, state: RetentionState, merge_from: SegmentName | None
@@ -115,16 +125,18 @@ class SegmentMerger:
                 found.append(listed)
         return found, False, False
 
-    async def _merge_group(self, state: RetentionState, members: Sequence[ListedSegment]) -> None:
-        """Merge each run of members whose index proves that they are whole.
+    async def _merge_group(self, state: RetentionState, members: Sequence[ListedSegment]) -> bool:
+        """Merge each run of members whose index proves that they are whole; return whether all indexes were read.
 
         A file that is longer than its index ends with leftovers of a failed write, which must not get into the middle
         of a file.
         """
         run: list[ListedSegment] = []
         parts: list[Checkpoint] = []
+        is_read = True
         for member in members:
             checkpoint = await self.read_idx(state, member.name)
+            is_read &= checkpoint is not None
             if checkpoint is not None and (checkpoint.position, checkpoint.end_offset) == (member.length, member.end):
                 run.append(member)
                 parts.append(checkpoint)
@@ -132,6 +144,7 @@ class SegmentMerger:
             await self._concat(state, [one.name for one in run], parts)
             run, parts = [], []
         await self._concat(state, [one.name for one in run], parts)
+        return is_read
 
     async def _concat(self, state: RetentionState, names: Sequence[SegmentName], parts: Sequence[Checkpoint]) -> None:
         """Join the run, if it has several members.  If storage refuses the concat, all stays as it is."""
@@ -171,26 +184,28 @@ class SegmentMerger:
         await self.finish(state, draft, target, sources)
         return None
 
-    async def _repair(self, state: RetentionState, step: RepairIndex) -> None:
+    async def _repair(self, state: RetentionState, step: RepairIndex) -> bool:
         """Finish a merge whose janitor died after the concat: indexes without logs follow ``step.head``.
 
         They describe the bytes that were appended, so nothing has to be scanned.  If they do not fit the head's end
-        they stay: the log is read correctly without them.
+        they stay: the log is read correctly without them.  Return whether all indexes were read.
         """
         head = await self.read_idx(state, step.head.name)
         if head is None:
-            return
-        parts = [head]
+            return False
+        parts, is_read = [head], True
         for name in step.strays:
             stray = await self.read_idx(state, name)
+            is_read &= stray is not None
             if stray is not None and name.base == parts[-1].end_offset:
                 parts.append(stray)
         is_whole = parts[-1].end_offset == step.head.end and sum(part.position for part in parts) <= step.head.length
         if not is_whole:
-            return
+            return is_read
         await state.driver.prove()
         draft = await self._write_draft(state, step.head.name, parts) if len(parts) > 1 else None
         await self.finish(state, draft, step.head.name, step.strays)
+        return is_read
 
     async def _write_draft(self, state: RetentionState, target: SegmentName, parts: Sequence[Checkpoint]) -> str:
         draft = f"{state.driver.path.folder}/.join-{target}-{self._context.incarnation}"
@@ -269,8 +284,7 @@ def plan_merges(
                 steps.append(RepairIndex(head, tuple(strays)))
                 strays.clear()
             head = one
-            is_small = 0 < one.length * 2 <= bytes_max and one.has_idx and one.end is not None and one.end > log_start
-            is_small = is_small and not one.name.cleaning
+            is_small = one.has_idx and _is_small(one, bytes_max, log_start)
             if group and not (is_small and _fits(group, one, bytes_max, sources_max)):
                 close()
             if is_small:
@@ -286,6 +300,12 @@ def plan_merges(
     resume = group[0].name if group else head.name if head is not None else None
     close()
     return steps, resume
+
+
+def _is_small(one: ListedSegment, bytes_max: int, log_start: int) -> bool:
+    """Return whether a segment may be merged, if it has an index."""
+    is_small = one.is_live and 0 < one.length * 2 <= bytes_max and one.end is not None and one.end > log_start
+    return is_small and not one.name.cleaning
 
 
 def _fits(group: Sequence[ListedSegment], one: ListedSegment, bytes_max: int, sources_max: int) -> bool:

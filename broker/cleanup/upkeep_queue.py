@@ -37,17 +37,19 @@ class UpkeepState(RetentionState):
     """The shared state of a partition's jobs under an owner, beside the state of its retention.
 
     ``due``: the times of its jobs, in milliseconds.  ``merge_from``: the name at which the next pass of merging begins,
-    None for the log's first name.  ``denied_folders``: the jobs' folders whose drafts may not be given back, as of the
+    None for the log's first name.  ``unread_from``: the name at which a later pass begins to read unreadable indexes
+    again, None without any.  ``denied_folders``: the jobs' folders whose drafts may not be given back, as of the
     last look.  ``pauses``: the pause and its beginning (wall time), by jobs' folders that may not be deleted, as of the
     last sweep.
     """
 
-    __slots__ = ("denied_folders", "due", "merge_from", "pauses")
+    __slots__ = ("denied_folders", "due", "merge_from", "pauses", "unread_from")
 
     def __init__(self, driver: PartitionDriver) -> None:
         super().__init__(driver)
         self.due: dict[Job, int] = {}
         self.merge_from: SegmentName | None = None
+        self.unread_from: SegmentName | None = None
         self.denied_folders: frozenset[str] = frozenset()
         self.pauses: dict[str, tuple[int, int]] = {}
 
@@ -57,7 +59,7 @@ class UpkeepState(RetentionState):
         From a hidden source on, a merge would put live records into a hidden file.
         """
         super().forget_files()
-        self.merge_from = None
+        self.merge_from = self.unread_from = None
 
 
 S = TypeVar("S", bound=UpkeepState)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from array import array
 from collections.abc import Sequence
@@ -10,18 +11,33 @@ from dataclasses import replace
 import pytest
 
 from bmq.broker.cleanup.janitor import Janitor
-from bmq.broker.cleanup.segment_merge import Merge, RepairIndex, merged, plan_merges
+from bmq.broker.cleanup.retention import RetentionState
+from bmq.broker.cleanup.segment_merge import Merge, Pass, RepairIndex, merged, plan_merges
+from bmq.broker.cleanup.upkeep_queue import Job
+from bmq.core.model import SegmentName
 from bmq.core.records.batch import Record, build_batch
 from bmq.storage import layout
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable
+from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable, write_once
 from bmq.storage.index import SegmentIndex
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import ListedSegment
 from bmq.storage.segment import decode_idx
 from tests.harness.loop import run
-from tests.unit.broker.cleanup.upkeep import CONFIG, KEY, PATH, SMALL, S, StepFileSystem, World, life, small_segments
+from tests.unit.broker.cleanup.upkeep import (
+    CONFIG,
+    HOUR_MS,
+    KEY,
+    PATH,
+    SMALL,
+    Owner,
+    S,
+    StepFileSystem,
+    World,
+    life,
+    small_segments,
+)
 from tests.unit.storage.layouts import Layouts, spans
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
@@ -105,6 +121,77 @@ async def test_a_segment_whose_index_storage_has_lost_ends_a_run_and_others_are_
     assert await world.logs() == [0, 5, 6, 11, 12, 13]
     assert owner.janitor.failures == 1, "it is reported, and not tried again"
     assert await world.records(0, 14) == world.sent
+
+
+async def an_hour_later(owner: Owner) -> None:
+    """Run rounds until one finds nothing to do, an hour later."""
+    await asyncio.sleep(HOUR_MS / 1000 + 1)
+    await owner.rounds()
+
+
+@pytest.mark.parametrize("cure", ["blocks", "repair"])
+async def test_files_around_an_index_that_was_away_are_merged_an_hour_later(
+    cure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begin at the file that its neighbours were merged into, in a log whose record changes no more."""
+    world = World()
+    owner = await small_segments(world)
+    idx, read = PATH.idx(S(5, 1, 5)), owner.steps.read
+    sound = await world.reading.read(idx, 0, 1 << 20)
+
+    async def lossy(path: str, position: int, length: int) -> bytes:
+        if path == idx:
+            raise StorageUnavailable(f"{path}: no datanode has the block")
+        return await read(path, position, length)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.steps, "read", lossy)
+        await owner.rounds()
+        await an_hour_later(owner)
+        assert owner.janitor.failures == 2, "it is tried once an hour"
+    if cure == "repair":
+        await owner.fs.delete(idx)
+        await an_hour_later(owner)
+        await write_once(owner.fs, idx, sound)
+    assert await world.logs() == [0, 5, 6, 11, 12, 13]
+    await an_hour_later(owner)
+    assert len(await world.logs()) < 6
+    assert await world.records(0, 14) == world.sent
+    assert Job.MERGE not in owner.janitor.queue.states[KEY].due, "all indexes were read"
+
+
+async def test_a_swap_before_the_hour_is_over_has_merging_begin_at_the_first_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Put no live records into a hidden file: the merge would begin at a source of the cleaned segment."""
+    world = World()
+    owner = await small_segments(world)
+    read = owner.steps.read
+
+    async def lossy(path: str, position: int, length: int) -> bytes:
+        if path == PATH.idx(S(5, 1, 5)):
+            raise StorageUnavailable(f"{path}: no datanode has the block")
+        return await read(path, position, length)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.steps, "read", lossy)
+        await owner.rounds()
+    begun, merge = list[SegmentName | None](), owner.janitor._merger.merge
+
+    async def noted(state: RetentionState, merge_from: SegmentName | None) -> Pass:
+        begun.append(merge_from)
+        return await merge(state, merge_from)
+
+    monkeypatch.setattr(owner.janitor._merger, "merge", noted)
+    care = owner.janitor.queue.states[KEY]
+    assert care.unread_from == S(0, 1, 0)
+    with care.swapping():
+        pass
+    owner.janitor.queue.schedule(care, Job.MERGE, 0)
+    await owner.rounds()
+    await an_hour_later(owner)
+    assert begun[0] is None
+    assert S(0, 1, 0) not in begun
 
 
 async def test_in_an_outage_of_reads_merging_waits(monkeypatch: pytest.MonkeyPatch) -> None:
