@@ -128,7 +128,8 @@ class ClosedSegments:
     """The closed segments of one partition.  An index is read once: a closed segment never changes under its name.
 
     ``room``: bytes of a draft in bytes of its sources (``cleaned_file``).  ``damaged``: a file that the last round
-    could not read; no round takes it until it changes.  None without any.
+    could not read; no round takes it until it changes.  None without any.  ``lost_until_ms``: the time (monotonic) from
+    which on rounds may take it again; None if its bytes are damaged, which only a change of the file ends.
     """
 
     def __init__(self, fs: FileSystem, driver: PartitionDriver, failed: Callable[[str, Exception], None]) -> None:
@@ -138,6 +139,16 @@ class ClosedSegments:
         self._known: dict[SegmentName, ClosedSegment] = {}
         self.room = ROOM
         self.damaged: FoundFile | None = None
+        self.lost_until_ms: int | None = None
+
+    def note_damage(self, file: FoundFile, lost_until_ms: int | None) -> None:
+        """Note a file that a round could not read: until it changes, or the time has come."""
+        self.damaged, self.lost_until_ms = file, lost_until_ms
+
+    def forget_lost(self, now_ms: int) -> None:
+        """Forget a file that storage had lost if its time has come: a datanode with a sound replica may be back."""
+        if self.lost_until_ms is not None and self.lost_until_ms <= now_ms:
+            self.damaged = self.lost_until_ms = None
 
     async def look(self) -> ClosedLog:
         """List the log, and read the indexes that are new.  Raises StorageError.

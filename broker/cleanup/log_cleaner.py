@@ -19,7 +19,7 @@ from functools import partial
 from bmq.broker.cleanup.cleaning_status import LOG_BYTES_MAX, LastCleaning, Obstacle, Outcome
 from bmq.broker.cleanup.closed_segments import ClosedLog, ClosedSegment, ClosedSegments
 from bmq.broker.cleanup.index_reads import is_outage
-from bmq.broker.cleanup.retention import RetentionState
+from bmq.broker.cleanup.retention import HOUR_MS, RetentionState
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
 from bmq.broker.partition.states import PartitionState
@@ -115,6 +115,7 @@ class LogCleaner:
         await self._load_filters()
         if not self._context.wiring.filters.is_compiled and await self._is_large(state):
             return Outcome(plan=None, obstacle=Obstacle.LARGE)
+        known.forget_lost(self._context.now_ms())
         closed = await known.look()
         while True:
             plan = plan_cleaning(log_facts(state, closed), config, wall_ms)
@@ -127,8 +128,8 @@ class LogCleaner:
                 break
             except DamagedSource as damage:
                 self._failed("a segment cannot be cleaned", driver.path.log(damage.source.name), damage.error)
-                if isinstance(damage.error, FormatError):  # else a datanode with a sound replica may come back
-                    known.damaged = damage.source.file
+                is_lost = not isinstance(damage.error, FormatError)
+                known.note_damage(damage.source.file, self._context.now_ms() + HOUR_MS if is_lost else None)
                 if state.swaps_done != swaps_before:  # the rest is cleaned when the first sources are gone
                     at = damage.source.name.base
                     return Outcome(plan=plan, obstacle=Obstacle.DAMAGED, damaged_at=at, last=closed.last_cleaning)

@@ -215,7 +215,8 @@ class LogCleanerManager(Generic[L]):
             return
         if outcome.damaged_at is not None:
             # No change of the record tells that an index was written late, or that a datanode has come back.
-            self.look_now(state, now_ms + HOUR_MS)
+            lost_until_ms = None if state.closed is None else state.closed.lost_until_ms
+            self.look_now(state, now_ms + HOUR_MS if lost_until_ms is None else lost_until_ms)
         plan = outcome.plan
         if plan is None:
             return  # too large: the log is looked at again when its record changes

@@ -21,7 +21,7 @@ from bmq.meta.ownership import Swap
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.cleaned_file import CleanedFileWriter
 from bmq.storage.cleaning.plan import Reason
-from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageUnavailable, write_once
+from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageError, StorageUnavailable, write_once
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx
@@ -408,6 +408,42 @@ async def test_a_log_with_a_block_that_is_lost_for_good_is_read_once_an_hour(mon
     for _ in range(600):
         await owner.round(30)
     assert 3 <= tried - before <= 6
+
+
+@pytest.mark.parametrize("error", [StorageUnavailable, CorruptData])
+async def test_a_busy_log_with_a_lost_block_is_read_once_an_hour(
+    error: type[StorageError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Remember the lost file: a change of the record does not bring it back, an hour may."""
+    world = World()
+    owner = await compacted(world)
+    last = await update(owner, 20)
+    names = [one.name async for one in walk(world.reading, PATH) if one.is_live]
+    path, read, tried, is_lost = PATH.log(names[9]), owner.steps.read, 0, True
+
+    async def lossy(place: str, position: int, length: int) -> bytes:
+        nonlocal tried
+        tried += place == path
+        if place == path and is_lost:
+            raise error(f"{place}: no datanode has the block")
+        return await read(place, position, length)
+
+    monkeypatch.setattr(owner.steps, "read", lossy)
+    for _ in range(5):
+        await owner.rounds(30)
+    before = tried
+    assert owner.janitor.cleaning.cleaner.rounds == 1, "up to the lost block"
+    for _ in range(40):
+        last |= await update(owner, 4)
+        await owner.rounds(30)
+    assert tried == before > 0
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 1
+    is_lost = False
+    for _ in range(3):
+        await asyncio.sleep(1_800)
+        await owner.rounds()
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 0
+    assert (await contents(world, 0, owner.watermark))[0] == last
 
 
 async def test_after_an_outage_of_reads_a_log_is_cleaned_within_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
