@@ -126,7 +126,7 @@ class Retention(Generic[L]):
         log_start, watermark = machine.log_start, machine.high_watermark
         by_size, swaps = config.retention_bytes != FOR_EVER, state.swaps_ended
         total = await self._count(state) if by_size else 0
-        oldest = await self._oldest(state, total, wall_ms)
+        oldest, is_exact = await self._oldest(state, total, wall_ms)
         if by_size and state.is_swapped_since(swaps):
             # The total has the sources' bytes, and the listing the cleaned segment: nearly all would seem surplus.
             state.forget_count()
@@ -142,7 +142,7 @@ class Retention(Generic[L]):
             log_start=log_start,
         )
         left = [segment for segment in oldest if segment.end is None or segment.end > new_start]
-        self._schedule_next(state, left, wall_ms)
+        self._schedule_next(state, left, wall_ms, is_exact=is_exact)
         if new_start <= log_start or machine.state is not PartitionState.WRITE:
             return
         await driver.delete_before(new_start)
@@ -167,10 +167,11 @@ class Retention(Generic[L]):
             state.leftover = None
             self.delete_later(state, state.log_start)
 
-    def _schedule_next(self, state: L, left: Sequence[Retained], wall_ms: int) -> None:
+    def _schedule_next(self, state: L, left: Sequence[Retained], wall_ms: int, *, is_exact: bool) -> None:
         """Ask for the next call by time: when the oldest segment in ``left`` expires.
 
-        The size grows only when a segment is registered, which the janitor notices.
+        The size grows only when a segment is registered, which the janitor notices.  If ``is_exact`` is False the time
+        of a file stands for its index, and the records may be much older: the index may be back within an hour.
         """
         retention_ms = state.config.retention_ms
         if retention_ms == FOR_EVER:
@@ -179,15 +180,20 @@ class Retention(Generic[L]):
         wait_ms = min(retention_ms, HOUR_MS if is_open else CHECK_MS)  # not open: its index is still to come
         if left and left[0].timestamp is not None:
             wait_ms = left[0].timestamp + retention_ms + 1 - wall_ms
+            if not is_exact:
+                wait_ms = min(wait_ms, HOUR_MS)
         elif state.driver.machine.log_start == state.driver.machine.high_watermark:
             return  # empty: nothing to expire before something is registered
         self._retain_at(state, self._now_ms() + max(wait_ms, self._interval_ms))
 
-    async def _oldest(self, state: RetentionState, total: int, wall_ms: int) -> list[Retained]:
-        """Return the closed segments from the log start on, up to and with the first that stays."""
+    async def _oldest(self, state: RetentionState, total: int, wall_ms: int) -> tuple[list[Retained], bool]:
+        """Return the closed segments from the log start on, up to and with the first that stays.
+
+        The second result is False if the time of the last one is not from a whole index.
+        """
         machine, config = state.driver.machine, state.config
         found: list[Retained] = []
-        names = 0
+        names, is_exact = 0, True
         async with aclosing(walk(self._fs, state.driver.path)) as listing:
             async for listed in listing:
                 names += 1
@@ -199,13 +205,13 @@ class Retention(Generic[L]):
                 if end is None:
                     break
                 by_time = config.retention_ms != FOR_EVER
-                timestamp = await self._timestamp(state, listed) if by_time else None
+                timestamp, is_exact = await self._timestamp(state, listed) if by_time else (None, True)
                 found.append(Retained(listed.name.base, end, listed.length, timestamp))
                 total -= listed.length
                 is_surplus = config.retention_bytes != FOR_EVER and total >= config.retention_bytes
                 if not is_surplus and not is_expired(timestamp, wall_ms, config.retention_ms):
                     break
-        return found
+        return found, is_exact
 
     @staticmethod
     def _closed_end(state: RetentionState, listed: ListedSegment) -> int | None:
@@ -220,18 +226,19 @@ class Retention(Generic[L]):
         is_closed = listed.has_idx and machine.current is None
         return machine.high_watermark if is_closed else None
 
-    async def _timestamp(self, state: RetentionState, listed: ListedSegment) -> int:
-        """Return Kafka's ``largestTimestamp`` in milliseconds: the records' largest, else the file's time.
+    async def _timestamp(self, state: RetentionState, listed: ListedSegment) -> tuple[int, bool]:
+        """Return Kafka's ``largestTimestamp`` in milliseconds, and whether it is from an index of the whole file.
 
-        The index of an interrupted merge covers the oldest part of its file; the file is younger than all parts.
+        It is the records' largest, else the file's time.  The index of an interrupted merge covers the oldest part of
+        its file; the file is younger than all parts.
         """
         path, name = state.driver.path, listed.name
         checkpoint = await read_segment_idx(self._fs, path, name, self._failed) if listed.has_idx else None
         if checkpoint is None:
-            return listed.modified_ms
+            return listed.modified_ms, False
         timestamp = largest_timestamp(checkpoint, listed.modified_ms)
         is_whole = checkpoint.position >= listed.length
-        return timestamp if is_whole else max(timestamp, listed.modified_ms)
+        return timestamp if is_whole else max(timestamp, listed.modified_ms), is_whole
 
     async def _count(self, state: RetentionState) -> int:
         """Return the bytes from the log start on, with the segment being written.

@@ -81,6 +81,41 @@ async def test_an_index_that_storage_has_lost_holds_no_retention_up(
     assert owner.janitor.failures > 0, "it is reported"
 
 
+@pytest.mark.parametrize("harm", ["unreadable", "missing"])
+async def test_an_index_that_was_away_delays_retention_by_an_hour_at_most(
+    harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Look again within an hour: records of a copied log are hours older than their file."""
+    world = World()
+    owner = await world.owner("a", replace(SMALL, retention_ms=10 * HOUR_MS))
+    old_ms = CLOCK.now_ms() - 6 * HOUR_MS
+    for _ in range(9):
+        await owner.send(1, old_ms)
+    await asyncio.sleep(1_000)  # the record changes no more
+    idx, read = PATH.idx(await anext(one.name async for one in walk(world.reading, PATH))), owner.steps.read
+    sound = await world.reading.read(idx, 0, 1 << 20)
+
+    async def lossy(path: str, position: int, length: int) -> bytes:
+        if path == idx:
+            raise StorageUnavailable(f"{path}: no replica")
+        return await read(path, position, length)
+
+    with monkeypatch.context() as patch:
+        if harm == "unreadable":
+            patch.setattr(owner.steps, "read", lossy)
+        else:
+            await owner.fs.delete(idx)
+        for _ in range(2):
+            await owner.round(30)
+    if harm == "missing":
+        await write_once(owner.fs, idx, sound)
+    await owner.round(2 * HOUR_MS / 1000)
+    assert owner.log_start == 0
+    for _ in range(4):
+        await owner.round(HOUR_MS / 2000)
+    assert owner.log_start >= 3
+
+
 @pytest.mark.parametrize("at", [0, -1])
 async def test_a_segment_that_is_lost_with_its_index_holds_no_retention_up(
     at: int, monkeypatch: pytest.MonkeyPatch
