@@ -33,7 +33,7 @@ from contextlib import aclosing
 from enum import Enum
 
 from bmq.broker.cleanup.index_reads import read_other_idx
-from bmq.broker.cleanup.orphans import files_of, temporary_files
+from bmq.broker.cleanup.orphans import files_of, is_merge_draft, temporary_files
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_merge import SegmentMerger
 from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX, TAKEN, given_back
@@ -58,7 +58,6 @@ from bmq.storage.log_segments import ListedSegment, walk
 _log = logging.getLogger(__name__)
 
 _CLEANED = (f"{DRAFT}-", f"{DRAFT_INDEX}-")
-_MERGED = ".join-"
 _MERGED_NAME = re.compile(r"\.join-(\d{20})-(\d{8})-(\d{4,})-.")
 """The beginning of the draft's name: the name of the segment that the others are appended to."""
 
@@ -67,6 +66,7 @@ class Unsettled(Enum):
     """The reason why a log may not be merged and cleaned yet; the text is for jobs."""
 
     MERGE = "a former owner's merge is not settled yet; try again in a minute"
+    MANY = "the partition's folder has too many temporary files; they are deleted first: try again in an hour"
     DRAFT = (
         "a former owner may have taken drafts from a job's folder, and storage does not let the owner give them back;"
         " until then nothing is merged or cleaned: give the brokers' user the rights to read and to write the folders"
@@ -95,7 +95,7 @@ class FormerOwners:
         listed = [status.path for status in found]
         named = {path for swap in (machine.record.swap, machine.swap) if swap is not None for path in swap.drafts}
         drafts = [path for path in listed if base_name(path).startswith(_CLEANED) and path not in named]
-        merges = [path for path in listed if base_name(path).startswith(_MERGED)]
+        merges = [path for path in listed if is_merge_draft(path)]
         folders = [status.path for status in found if status.is_dir and base_name(status.path).startswith(DRAFT_FOLDER)]
         taken, denied = await self._taken(folders)
         taken = [path for path in taken if path not in named]
@@ -105,11 +105,11 @@ class FormerOwners:
             await self._fs.delete(path)
         denied |= await self._give_back_all(taken)
         self._warn(state, denied)
-        is_settled = len(listed) < self._names_per_job
-        for path in merges:
-            is_settled &= await self._end_merge(state, path)
-        if not is_settled:
+        state.settled_merges = frozenset([path for path in merges if await self._end_merge(state, path)])
+        if len(state.settled_merges) < len(merges):
             return Unsettled.MERGE
+        if len(listed) == self._names_per_job:  # behind these names there may be a draft of a merge
+            return Unsettled.MANY
         return Unsettled.DRAFT if denied else None
 
     async def _taken(self, folders: Sequence[str]) -> tuple[list[str], dict[str, Unsupported]]:

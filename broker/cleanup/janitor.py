@@ -309,17 +309,20 @@ class Janitor:
 
     async def _sweep(self, care: _PartitionCare, wall_ms: int) -> None:
         now_ms = self._context.now_ms()
-        # A round has settled the drafts at its beginning; now its own are there.
+        unsettled = None
+        # A round settles the drafts at its beginning; then its own are there.
         if not self.cleaning.is_cleaning(care):
             async with care.names_lock:
                 unsettled = await self._former_owners.settle(care)
-            if unsettled is Unsettled.MERGE:  # else the sweep may end the wait: it deletes old folders of jobs
+            if unsettled is Unsettled.MERGE:  # else the sweep may end the wait: it deletes old files and folders
                 self.queue.schedule(care, Job.SWEEP, now_ms + self.config.retry_ms)
                 return
         job = care.hold.job if care.hold is not None and care.held_until(now_ms) is not None else None
+        swept = self.files_swept
         if await self._sweeper.sweep(care, wall_ms, job):
             self.queue.schedule(care, Job.MERGE, now_ms)  # a file that was deleted may have blocked merging
-        self.queue.schedule(care, Job.SWEEP, now_ms + self.config.sweep_ms)
+        is_more = unsettled is Unsettled.MANY and self.files_swept > swept
+        self.queue.schedule(care, Job.SWEEP, now_ms + (self.config.retry_ms if is_more else self.config.sweep_ms))
 
     async def _merge(self, care: _PartitionCare, wall_ms: int) -> None:
         care.registered = 0

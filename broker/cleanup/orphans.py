@@ -61,9 +61,10 @@ class Sweeper:
         """Delete the files that earlier owners left under temporary names.  Returns whether there were any.
 
         Files of the present epoch are not touched, whatever their holder: an epoch has one owner, which is about to use
-        a spare or has given it up.  Its successor deletes them.  Folders of jobs are deleted ``JOB_GRACE_MS`` after
-        their last change, but for the folder of ``job``, which holds the partition.  A folder that this process may not
-        delete waits for ``DENIED_PAUSE_MS`` and longer, while every look finds it.  ``now_ms`` is wall time.
+        a spare or has given it up.  Its successor deletes them.  The draft of a merge stays until it is settled: beside
+        a late ``concat``, nothing else shows that this call is to come.  Folders of jobs are deleted ``JOB_GRACE_MS``
+        after their last change, but for the folder of ``job``, which holds the partition.  A folder that this process
+        may not delete waits for ``DENIED_PAUSE_MS`` and longer, while every look finds it.  ``now_ms`` is wall time.
         Raises RequestError if the partition is not owned any more, StorageError, KvError.
         """
         driver, machine = state.driver, state.driver.machine
@@ -79,6 +80,7 @@ class Sweeper:
             if now_ms - status.modified_ms > self._grace_ms
             and status.path not in named
             and not status.is_dir
+            and (not is_merge_draft(status.path) or status.path in state.settled_merges)
             and (holder := self._left_by(status, machine.epoch)) is not None
         ]
         state.pauses = {each.path: state.pauses[each.path] for each in listed if each.path in state.pauses}
@@ -205,6 +207,11 @@ class Sweeper:
             elif parsed[0] in found or len(found) < self._journals_per_sweep:
                 found.setdefault(parsed[0], []).append(status)
         return found
+
+
+def is_merge_draft(path: str) -> bool:
+    """Return whether the file is the draft of a merge's index."""
+    return layout.base_name(path).startswith(".join-")
 
 
 async def files_of(fs: FileSystem, folder: str, *, after: str = "") -> AsyncGenerator[FileStatus, None]:
