@@ -241,6 +241,9 @@ class Shards(ABC, Generic[A]):
             self._shards, self._count = {}, 0
         elif after is not None and after.name == self._kind.topic:
             self._make(after)  # another process had the topic created
+            if before is None:  # perhaps long ago: the view of the cluster may be ahead of the catalog
+                for shard in self._shards.values():
+                    shard.start()
 
     async def _expire(self) -> None:
         while True:

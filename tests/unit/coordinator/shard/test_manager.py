@@ -111,3 +111,19 @@ async def test_expiry_goes_on_after_a_fault_in_a_shard(
         assert faults == ["once"]
         assert "a fault of ours" in caplog.text
         assert await world.fetch("g") == -1
+
+
+async def test_a_shard_that_comes_before_its_topic_is_loaded_without_a_request() -> None:
+    """A process whose catalog is late must let groups expire all the same."""
+    world = World(retention_ms=3_600_000, expiry_interval_s=600)
+    async with running(world):
+        assert await world.commit("g", 1) == 0
+        late = world.catalog.topics.pop(OFFSETS_TOPIC)
+        await world.crash()
+        await asyncio.sleep(60)
+        assert world.coordinator.shards._shards == {}
+        world.catalog.create(late)
+        await asyncio.sleep(60)
+        assert [shard.phase.value for shard in world.coordinator.shards._shards.values()] == ["active"]
+        await asyncio.sleep(2 * 3_600)
+        assert len(world.facts(0)) == 0
