@@ -144,8 +144,7 @@ class Shards(ABC, Generic[A]):
 
     async def _serving_or_why(self, number: int) -> A | RequestError | None:
         try:
-            if self._is_closed:
-                raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is closed")
+            self._check_open()
             return await self._mine(number).fresh_unless_empty()
         except RequestError as error:
             return RequestError(error.code, error.message)  # without the traceback, which holds this frame
@@ -170,14 +169,18 @@ class Shards(ABC, Generic[A]):
         """Return the shards whose keys are not known yet, and will be soon."""
         return [shard for shard in self._shards.values() if shard.is_coming]
 
-    async def _ensure(self) -> None:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is closed")
+
+    async def _ensure(self) -> None:
+        self._check_open()
         try:
             topic = await self._topic()
         except RequestError as error:
             message = f"{self._kind.topic}: {error.message}"
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message) from error
+        self._check_open()  # nobody would close shards that are made now
         self._make(topic)
 
     def _mine(self, number: int) -> Shard[Any, A]:

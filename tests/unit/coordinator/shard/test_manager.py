@@ -9,7 +9,7 @@ import pytest
 from bmq.coordinator.group_shard.state import GroupsState
 from bmq.core.errors import ErrorCode
 from bmq.core.wire import messages as m
-from bmq.meta.catalog import OFFSETS_TOPIC
+from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from tests.unit.coordinator.fakes import (
     CLIENT,
     MemoryLogs,
@@ -127,3 +127,23 @@ async def test_a_shard_that_comes_before_its_topic_is_loaded_without_a_request()
         assert [shard.phase.value for shard in world.coordinator.shards._shards.values()] == ["active"]
         await asyncio.sleep(2 * 3_600)
         assert len(world.facts(0)) == 0
+
+
+async def test_a_request_that_waits_for_the_topic_loads_no_shard_after_the_close() -> None:
+    world = World()
+    gate, topic_of = asyncio.Event(), world._topic
+
+    async def slow() -> Topic:
+        await gate.wait()
+        return await topic_of()
+
+    world._topic = slow  # type: ignore[method-assign]
+    world.coordinator = world._make()
+    await world.coordinator.start()
+    request = asyncio.create_task(world.commit("g", 1))
+    await asyncio.sleep(1)
+    await world.coordinator.close()
+    gate.set()
+    assert await request == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.coordinator.shards._shards == {}
+    assert [partition.open_log for partition in world.logs.partitions] == [None]
