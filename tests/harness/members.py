@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
-from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.levels import NO_LEVELS
 from bmq.meta.cluster.member import Member
-from bmq.meta.cluster.view import ShardOwner, ViewChange
+from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
 from bmq.meta.kv import KeyValue
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.meta.shard_kinds import ShardId
@@ -21,7 +21,7 @@ from tests.harness.broker_wiring import LooseWiring
 
 
 class Registered:
-    """A membership (``broker.broker.Registered``) that lasts until a test ends it."""
+    """A membership that lasts until a test ends it."""
 
     is_member = True
 
@@ -29,17 +29,7 @@ class Registered:
 def lone_broker(fs: FileSystem, kv: KeyValue, **options: Any) -> Broker:
     """Return a broker that stays a member, and to which no other is alive."""
     options.setdefault("wiring", LooseWiring().frozen())
-    return Broker(fs, kv, membership=Registered(), is_alive=lambda incarnation: False, **options)
-
-
-class NoSuccessors:
-    """``broker.assignment.follower.Successors`` of a broker without others."""
-
-    def has(self, key: PartitionKey) -> bool:
-        return False
-
-    def notify(self, key: PartitionKey, release_note: ReleaseNote) -> None:
-        """Nobody is there."""
+    return Broker(fs, kv, is_member=lambda: True, is_alive=lambda incarnation: False, **options)
 
 
 class OneView:
@@ -98,3 +88,13 @@ class OneProxy:
 
     def coordinator_of(self, shard: ShardId) -> int:
         return self.own.node_id
+
+
+class _NoPeers:
+    async def ask(self, member: Member, request: object, timeout_s: float) -> Any:
+        raise AssertionError("there is no other member")
+
+
+def no_successors(view: ClusterView) -> HandoverNotifier:
+    """Return the notifier of a broker that is alone in its cluster: it notifies nobody."""
+    return HandoverNotifier(view, _NoPeers(), timeout_s=1.0)
