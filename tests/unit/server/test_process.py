@@ -13,13 +13,11 @@ import pytest
 
 from bmq.broker.broker import Broker
 from bmq.core.config import NodeConfig
-from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.server import process
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.process import Leaving, notice_if_slow
-from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.log_text import lines
-from tests.harness.members import lone_broker
+from tests.harness.members import memory_broker
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +133,7 @@ async def test_a_quick_close_logs_nothing(caplog: pytest.LogCaptureFixture) -> N
 
 def broker_of(moved: int) -> Broker:
     """Return a broker that ``moved`` partitions have left."""
-    broker = lone_broker(MemoryFileSystem(MemoryStorage(), "a"), MemoryKeyValue(MemoryStore()), incarnation="a")
+    broker = memory_broker()
     broker.moved_total = moved
     return broker
 
