@@ -7,7 +7,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Protocol, Unpack
+from typing import Unpack
 
 from bmq.broker import events as ev
 from bmq.broker.cleanup.config import JanitorConfig
@@ -63,21 +63,13 @@ def new_incarnation(name: str = "0") -> str:
     return f"{name}-{uuid.uuid4().hex[:16]}"
 
 
-class Registered(Protocol):
-    """The object that keeps this process a member of its cluster (``meta.cluster.membership``)."""
-
-    @property
-    def is_member(self) -> bool:
-        """True while this process is a member as far as it knows."""
-
-
 class Broker:
     """The partitions of one process, and what they share.  Used as ``async with``.
 
-    ``fs``: a file system whose lease holder is ``incarnation``.  ``membership``: keeps the process registered; its
-    owner calls ``fence_all`` when the store has declared the process dead.  ``is_alive``: returns whether an
-    incarnation is a member.  ``wiring``: the parts of the process that the broker calls.  ``reads``: the progress
-    of the process's reads (``BlockCache.progress``).
+    ``fs``: a file system whose lease holder is ``incarnation``.  ``is_member``: returns whether the process is a
+    member as far as it knows; the membership's owner calls ``fence_all`` when the store has declared the process
+    dead.  ``is_alive``: returns whether an incarnation is a member.  ``wiring``: the parts of the process that the
+    broker calls.  ``reads``: the progress of the process's reads (``BlockCache.progress``).
     """
 
     def __init__(
@@ -86,7 +78,7 @@ class Broker:
         kv: KeyValue,
         *,
         incarnation: str,
-        membership: Registered,
+        is_member: Callable[[], bool],
         is_alive: Callable[[str], bool],
         wiring: BrokerWiring,
         cluster: str = "bmq",
@@ -155,7 +147,7 @@ class Broker:
         )
         self._storage = StorageWatch(self.context)
         self.janitor = Janitor(self.context, self.partitions, janitor_config)
-        self._membership = membership
+        self._is_member = is_member
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Broker:
@@ -203,7 +195,7 @@ class Broker:
     @property
     def is_lost(self) -> bool:
         """True when the store has declared this process dead: it owns nothing until it is registered again."""
-        return not self._membership.is_member
+        return not self._is_member()
 
     @property
     def is_serving(self) -> bool:

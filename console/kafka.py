@@ -32,7 +32,10 @@ _RESPONSE_HEAD_BYTES = 4
 
 
 class Requests(Protocol):
-    """Kafka requests to one process.  All methods raise RequestError if the process refuses the request."""
+    """Kafka requests to one process: ``LocalRequests``, or written responses in tests of pages.
+
+    All methods raise RequestError if the process refuses the request.
+    """
 
     def of(self, session: Session, host: str) -> Requests:
         """Return the requests of the client with this session and address, and with its rights."""

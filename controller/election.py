@@ -22,14 +22,13 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 from bmq.core.aio.subscribers import no_op, wait_for
 from bmq.core.clock import Clock
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
 from bmq.meta.cluster.keys import controller_key
-from bmq.meta.cluster.view import ViewChange
+from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.kv import Compare, Delete, KeyValue, KvError, LeaseNotFound, Put
 from bmq.meta.settled_commit import commit_settled
 
@@ -45,20 +44,6 @@ MARGIN_S = 0.4
 """Seconds by which the leader's clock may be slower than the store's, plus the time from reading it to the action."""
 RETRY_S = 0.3
 """Pause after a call to the store that failed."""
-
-
-class ElectionView(Protocol):
-    """The part of ``KvClusterView`` that shows the election key."""
-
-    @property
-    def revision(self) -> int:
-        """The store's revision that the view shows."""
-
-    def revision_of(self, key: str) -> int:
-        """Return the revision of a key, 0 if there is no such key."""
-
-    def subscribe(self, call: Callable[[ViewChange], None]) -> Callable[[], None]:
-        """Call ``call`` with each change.  Returns a function that unsubscribes it."""
 
 
 class Leadership:
@@ -102,7 +87,7 @@ class Election:
     def __init__(
         self,
         kv: KeyValue,
-        view: ElectionView,
+        view: KvClusterView,
         cluster: str,
         own: str,
         clock: Clock,

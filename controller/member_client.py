@@ -34,7 +34,7 @@ LEAVE_TIMEOUT_S = 5.0
 
 
 class MemberClient(Protocol):
-    """The leader's requests to members."""
+    """The leader's requests to members, over the network or, in simulations of controllers, to a table of members."""
 
     async def ping(self, member: Member, timeout_s: float) -> bool:
         """Return whether the member responds on the connection that is kept to it."""

@@ -1,16 +1,16 @@
 """One term of a leader: it handles events one at a time, makes a plan when something has changed, and writes it.
 
-The module is the thin shell around ``failures`` (the dead members) and ``planner`` (the owners of partitions).  Events
-about the liveness of members come before all others, also between two transactions of one plan, which is then made
-again.  The end of the term is a cancellation, and nothing is lost by it: all that a leader knows is in the store or is
-measured again.
+The module is the thin shell around ``member_watch`` (the dead members) and ``planner`` (the owners of partitions).
+Events about the liveness of members come before all others, also between two transactions of one plan, which is then
+made again.  The end of the term is a cancellation, and nothing is lost by it: all that a leader knows is in the store
+or is measured again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -20,11 +20,6 @@ from bmq.controller.event_queue import PLAN_NEEDED, EventQueue, MemberNews, Plan
 from bmq.controller.failures import (
     ConnectionBroken,
     DeclareDead,
-    Effect,
-    FailureDetector,
-    MemberGone,
-    MemberSeen,
-    MemberState,
     Probe,
     ProbeAnswered,
     ProbeFailed,
@@ -35,6 +30,7 @@ from bmq.controller.failures import (
 )
 from bmq.controller.heartbeats import Heartbeats
 from bmq.controller.member_client import MemberClient
+from bmq.controller.member_watch import Arrived, Effect, Loss, MemberWatch
 from bmq.controller.patience import Patience
 from bmq.controller.pending_moves import PendingMoves
 from bmq.controller.planning.balance_state import ASKED, AT_REST, BalanceState
@@ -55,8 +51,6 @@ from bmq.controller.planning.table_feed import TableFeed
 from bmq.controller.probing import Prober
 from bmq.controller.requested_moves import RequestedMoves
 from bmq.controller.share_rounds import ShareRounds
-from bmq.controller.silent_members import SilentMembers
-from bmq.controller.stalled_brokers import StalledBrokers
 from bmq.controller.unreachable_reports import UnreachableReports
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.clock import Clock
@@ -122,8 +116,7 @@ class Term:
         """Held while the table changes, or a plan reads it: both take many turns of the loop."""
         self._idle = IdlePartitions()
         self.loads = Loads(self._partitions)
-        self.stalled_brokers = StalledBrokers()
-        self.failures = FailureDetector(member_ttl_s)
+        self.watch = MemberWatch(self.own, member_ttl_s, patience)
         self.pending_moves = PendingMoves(kv, cluster, clock, lambda: self.queue.put(PLAN_NEEDED))
         self.balance_state = AT_REST
         self._view = view
@@ -133,22 +126,18 @@ class Term:
         self._clock = clock
         self._shards = shards
         self._store_back_at = store_back_at
-        self._patience = patience
         self._heartbeats = Heartbeats(
-            self.own, client, clock, patience, names=lambda: self.members().keys(), find=self._living_member,
+            self.own, client, clock, patience, names=lambda: self.watch.living().keys(), find=self.watch.living_member,
             suspect=lambda name: self.queue.put(ConnectionBroken(name)),
         )  # fmt: skip
         self._prober = Prober(
-            self.own, client, clock, self.members, patience,
+            self.own, client, clock, self.watch.living, patience,
             has_responded=self._heartbeats.has_responded, is_last_resort=is_last_resort,
         )  # fmt: skip
-        self._silent = SilentMembers()
         self._assignments = Assignments(kv, cluster, view, leadership, rebuild_count)
-        self._members: dict[str, Member] = {}  # also those that are gone and still count as alive
-        self._dead: dict[str, int] = {}  # declared dead, with the revision of the key that is to be deleted
         self._unreachable = UnreachableReports(kv, cluster, lambda: self.queue.put(PLAN_NEEDED))
         self._share_rounds = ShareRounds(
-            leadership, client, clock, brokers=lambda: self._living(BROKER), is_living=self.failures.is_living
+            leadership, client, clock, brokers=lambda: self._living(BROKER), is_living=self.watch.is_living
         )
         self._began = clock.monotonic()
         self._recent = RecentChanges()
@@ -158,7 +147,7 @@ class Term:
         self._tasks: asyncio.TaskGroup | None = None
 
     def __repr__(self) -> str:
-        return f"<Term {self.leadership!r} {self.failures!r} pending_moves={len(self.pending_moves)}>"
+        return f"<Term {self.leadership!r} {self.watch!r} pending_moves={len(self.pending_moves)}>"
 
     async def run(self) -> None:
         """Wait until the view shows this election, and so all that earlier leaders wrote, then lead.
@@ -193,7 +182,7 @@ class Term:
 
     def _pause_s(self) -> float | None:
         due = [self._clock.monotonic() + AGAIN_S] if self._is_dirty else []
-        tick = self.failures.wakes_at()
+        tick = self.watch.wakes_at()
         if tick is not None:
             due.append(tick)
         return max(0.0, min(due) - self._clock.monotonic()) if due else None
@@ -206,66 +195,41 @@ class Term:
         Every member is probed: a member may have died with the former leader, and only the former leader received the
         reports.
         """
-        self._handle_failures(StoreAway(), self._store_back_at)
-        self._handle_failures(StoreBack(), self._store_back_at)
+        for event in (StoreAway(), StoreBack()):
+            self._do_all(self.watch.handle(event, self._store_back_at))
         assigned = self._view.owners | {owner.incarnation for owner in self._view.shards.values()}
         for incarnation in sorted(self._view.members.keys() | assigned - {""}):
             if self._is_starting(incarnation):
                 continue
             self._handle(MemberNews(incarnation))
             if incarnation not in self._view.members:
-                self._handle_failures(MemberSeen(incarnation))
-                self._handle_failures(MemberGone(incarnation))
+                self._do_all(self.watch.gone_before(incarnation, self._clock.monotonic()))
             else:
                 self._handle(Reported(self._view.own, incarnation))
 
     def _handle_all(self) -> None:
         while (event := self.queue.take()) is not None:
             self._handle(event)
-        self._handle_failures(Tick())
+        self._do_all(self.watch.handle(Tick(), self._clock.monotonic()))
 
     def _handle(self, event: Queued) -> None:
         if isinstance(event, PlanNeeded):
             self._is_dirty = True
         elif isinstance(event, MemberNews):
             self._is_dirty = True
-            member = self._view.members.get(event.incarnation)
-            if self._is_starting(event.incarnation):
-                return
-            if member is not None:
-                self._seen(member)
-            else:
-                self._dead.pop(event.incarnation, None)
-                self._handle_failures(MemberGone(event.incarnation))
-                if not self.failures.is_living(event.incarnation):
-                    self._members.pop(event.incarnation, None)
-                    self._silent.forget(event.incarnation)
+            self._member_changed(event.incarnation)
         else:
-            self._handle_failures(event)
+            self._do_all(self.watch.handle(event, self._clock.monotonic()))
 
-    def _seen(self, member: Member) -> None:
-        """Handle that the member is registered.
-
-        For a dead member whose key was deleted and written again, this may be the only event.  A key of another
-        revision means that it has joined again; a probe shows whether it is alive.  A member that was silent may still
-        be silent, to this process alone.  It is given nothing, and teaches no patience, before it has answered.
-        """
-        name = member.incarnation
-        has_returned = name in self._dead and self._dead[name] != self._view.revision_of(self._member_key(name))
-        if has_returned:
-            del self._dead[name]
-            self._handle_failures(MemberGone(name))
-        if self.failures.state(name) is None:
-            now = self._clock.monotonic()
-            self._recent.arrived_at[name] = now
-            was_silent = self._silent.joined(name, now)
-        else:
-            was_silent = False
-        self._members[name] = member
-        self._keep(member)
-        self._handle_failures(MemberSeen(name))
-        if has_returned or was_silent:
-            self._handle_failures(Reported(self.own, name))
+    def _member_changed(self, incarnation: str) -> None:
+        """Handle that the member's key was written or deleted, as the view shows it now."""
+        member = self._view.members.get(incarnation)
+        now = self._clock.monotonic()
+        if member is None:
+            self._do_all(self.watch.gone(incarnation, now))
+        elif not member.is_starting:
+            self._keep(member)
+            self._do_all(self.watch.seen(member, self._view.revision_of(self._member_key(incarnation)), now))
 
     def _member_key(self, incarnation: str) -> str:
         return member_key(self._cluster, incarnation)
@@ -283,38 +247,32 @@ class Term:
         if member.incarnation != self._view.own:
             self._client.keep(member)
 
-    def _handle_failures(
-        self,
-        event: MemberSeen | MemberGone | StoreAway | StoreBack | Tick | Queued,
-        now: float | None = None,
-    ) -> None:
-        assert not isinstance(event, MemberNews | PlanNeeded), "the failure detector does not take these"
-        for effect in self.failures.handle(event, self._clock.monotonic() if now is None else now):
-            self._do(effect)
-
-    def _do(self, effect: Effect) -> None:
-        match effect:
-            case Probe(incarnation):
-                assert self._tasks is not None, "the term runs"
-                self._tasks.create_task(self._probe(incarnation), name=f"probe of {incarnation}")
-            case DeclareDead(incarnation):
-                self._declared_dead(incarnation)
+    def _do_all(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Probe(incarnation):
+                    assert self._tasks is not None, "the term runs"
+                    self._tasks.create_task(self._probe(incarnation), name=f"probe of {incarnation}")
+                case DeclareDead(incarnation):
+                    self._declared_dead(incarnation)
+                case Arrived(incarnation):
+                    self._recent.arrived_at[incarnation] = self._clock.monotonic()
 
     def _declared_dead(self, incarnation: str) -> None:
         """Forget a member that was declared dead, and have its partitions and shards assigned to others.
 
         A member that was draining and whose key is deleted has left as requested.
         """
-        member = self._members.get(incarnation)
-        if self.failures.state(incarnation) is MemberState.DEAD:
-            self._dead[incarnation] = self._view.revision_of(self._member_key(incarnation))
+        revision = self._view.revision_of(self._member_key(incarnation))
+        loss = self.watch.lost(incarnation, revision, is_registered=incarnation in self._view.members)
+        if loss is Loss.SILENT:
             _log.warning(
                 "a member does not answer and is declared dead: its partitions and shards are given to others",
                 extra=fields(member=incarnation),
             )
-        elif member is not None and member.is_draining:
+        elif loss is Loss.LEFT:
             _log.info("a member has left", extra=fields(member=incarnation))
-        elif member is None and len(self._view.members) == 1:  # this process is the first that was started again
+        elif loss is Loss.UNKNOWN and len(self._view.members) == 1:  # this process is the first that started again
             _log.info(
                 "this process takes the partitions and shards of one that is gone",
                 extra=fields(member=incarnation),
@@ -323,28 +281,22 @@ class Term:
             _log.warning(
                 "a member is gone: its partitions and shards are given to others", extra=fields(member=incarnation)
             )
-        if incarnation not in self._view.members:  # else its key is deleted first, which is another event
-            self._members.pop(incarnation, None)
-        self._silent.forget(incarnation)
         self.loads.forget(incarnation)
-        self.stalled_brokers.forget(incarnation)
         self._share_rounds.forget(incarnation)
         self._is_dirty = True
 
     async def _probe(self, incarnation: str) -> None:
-        """Probe the member and queue the result.  ``failures`` requests one probe at a time of each member."""
-        member = self._members.get(incarnation)
+        """Probe the member and queue the result.  The watch requests one probe at a time of each member."""
+        member = self.watch.registration(incarnation)
         if member is None:
             return  # its address is not known: it is declared dead when its time to join again is over
         began = self._clock.monotonic()
         if await self._prober.is_alive(member):
             self.queue.put(ProbeAnswered(incarnation))
-            silent_s = self._silent.responded(incarnation)
-            if silent_s is not None:
-                self._patience.responded(silent_s, self._clock.monotonic())
+            if self.watch.responded(incarnation, self._clock.monotonic()):
                 self.queue.put(PLAN_NEEDED)
         else:
-            self._silent.note(incarnation, began)
+            self.watch.stayed_silent(incarnation, began)
             self.queue.put(ProbeFailed(incarnation))
 
     def _view_changed(self, change: ViewChange) -> None:
@@ -369,7 +321,7 @@ class Term:
         async def ask(member: Member) -> None:
             async with turns:
                 measured, is_serving = await asyncio.gather(self._client.load(member), self._client.is_serving(member))
-            if not self.failures.is_living(member.incarnation):
+            if not self.watch.is_living(member.incarnation):
                 return
             if measured is not None:
                 steps = self.loads.update(member.incarnation, measured, self._clock.monotonic())
@@ -391,14 +343,14 @@ class Term:
 
     def _waits_for_time(self) -> bool:
         """Return whether a plan made now may differ only because time has passed."""
-        resting = self.stalled_brokers.resting(self._clock.monotonic())
+        resting = self.watch.resting(self._clock.monotonic())
         return (
             bool(self._recent or self._feed.has_unknown or resting or self._has_resting)
             or self.balance_state != AT_REST
         )
 
     def _update_serving(self, incarnation: str, is_serving: bool) -> None:
-        if self.stalled_brokers.update(incarnation, is_serving, self._clock.monotonic()):
+        if self.watch.served(incarnation, is_serving, self._clock.monotonic()):
             if is_serving:
                 _log.warning("a broker serves again", extra=fields(member=incarnation))
             else:
@@ -418,8 +370,8 @@ class Term:
                 self._unreachable.by_proxy, proxies, {broker.incarnation for broker in brokers}
             ),
             proxies=len(proxies),
-            stalled=self.stalled_brokers.stalled,
-            resting=self.stalled_brokers.resting(self._clock.monotonic()) | self._silent.unproven,
+            stalled=self.watch.stalled,
+            resting=self.watch.resting(self._clock.monotonic()) | self.watch.unproven,
             moved_at=self._recent.moved_at,
             pending_moves=len(self.pending_moves),
             balance=self.balance_state,
@@ -432,7 +384,7 @@ class Term:
     def shards_view(self) -> PlannerView:
         """Return the planner's input for shards, with owners as the view shows them now."""
         owners = self._assignments.shard_owners(self._shards)
-        return PlannerView(brokers=self._as_brokers(COORDINATOR), owners=owners, resting=self._silent.unproven)
+        return PlannerView(brokers=self._as_brokers(COORDINATOR), owners=owners, resting=self.watch.unproven)
 
     def without_owner(self) -> tuple[int, int]:
         """Return how many partitions, as of the last plan, and how many shards have no live owner."""
@@ -444,13 +396,10 @@ class Term:
 
     def members(self) -> Mapping[str, Member]:
         """Return the members that count as alive, by incarnation."""
-        return {name: member for name, member in self._members.items() if self.failures.is_living(name)}
-
-    def _living_member(self, incarnation: str) -> Member | None:
-        return self._members.get(incarnation) if self.failures.is_living(incarnation) else None
+        return self.watch.living()
 
     def _living(self, role: str) -> list[Member]:
-        return [member for member in self.members().values() if member.has(role)]
+        return [member for member in self.watch.living().values() if member.has(role)]
 
     def _as_brokers(self, role: str) -> list[PlannerBroker]:
         """Return the living members of a role that support the levels of features in force."""
@@ -481,7 +430,7 @@ class Term:
         view = self.planner_view()
         self._has_resting = bool(view.resting)
         moves = [*self._requested.moves(view), *plan(self.shards_view(), now).moves]
-        dead = [name for name in self._view.members if self.failures.state(name) is MemberState.DEAD]
+        dead = [name for name in self._view.members if self.watch.is_dead(name)]
         gone = self._feed.deleted(now)
         steps, is_over = plan_in_steps(view, now), False
         while not is_over:

@@ -143,7 +143,7 @@ class GroupCoordinator(Protocol):
 
 
 class LocalCoordinator(GroupCoordinator, Protocol):
-    """The coordinator in this process, for the shards that it owns."""
+    """The coordinator in this process, for the shards that it owns.  Proxies import this module alone."""
 
     async def list_groups_of(
         self, request: m.ListGroupsRequest, client: ClientInfo, shards: Set[int]
@@ -194,7 +194,7 @@ class TransactionCoordinator(Protocol):
 
 
 class LocalTransactionCoordinator(TransactionCoordinator, Protocol):
-    """The transaction coordinator in this process, for the shards that it owns."""
+    """The transaction coordinator in this process, for the shards that it owns.  Proxies import this module alone."""
 
     async def list_transactions_of(
         self, request: m.ListTransactionsRequest, client: ClientInfo, shards: Set[int]

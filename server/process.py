@@ -15,11 +15,11 @@ import os
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import uvloop
 
-from bmq.broker.broker import new_incarnation
+from bmq.broker.broker import Broker, new_incarnation
 from bmq.console.http import HttpServer
 from bmq.console.schema_registry import SchemaRegistry
 from bmq.core.aio.tasks import cancel_and_wait
@@ -205,16 +205,10 @@ async def _serve(config: NodeConfig) -> int:
     return asked.status
 
 
-class Moves(Protocol):
-    """Count of the partitions that have left a broker."""
-
-    moved_total: int
-
-
 class Leaving:
     """Count of the partitions that a process hands over or closes while it ends."""
 
-    def __init__(self, broker: Moves | None) -> None:
+    def __init__(self, broker: Broker | None) -> None:
         """``broker`` is None for a process without that role."""
         self._broker = broker
         self._before: int | None = None

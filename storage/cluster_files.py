@@ -272,7 +272,7 @@ def parse_topic(path: str, data: bytes) -> StoredTopic:
 
 
 class StoredTopics:
-    """The topics' files, as the controller writes and deletes them (its ``TopicFiles`` and ``DeletedFiles``).
+    """The topics' files, as the controller writes and deletes them.
 
     Every call raises RequestError KAFKA_STORAGE_ERROR if storage fails, and may be repeated.  ``rebuild_count`` is
     that of ``cluster.json``; revisions are those of the store so rebuilt.

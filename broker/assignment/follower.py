@@ -17,9 +17,9 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from typing import Protocol
 
 from bmq.broker.assignment.assigned_partitions import AssignedPartitions
+from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.config import LogConfig, log_config
 from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.steps import run_in_steps
@@ -41,16 +41,6 @@ COST_PER_STEP = 1_000
 
 
 _DONE = object()
-
-
-class Successors(Protocol):
-    """The notifier of new owners (``broker.assignment.handover``)."""
-
-    def has(self, key: PartitionKey) -> bool:
-        """Return whether another live broker is to own the partition now."""
-
-    def notify(self, key: PartitionKey, release_note: ReleaseNote) -> None:
-        """Notify the partition's new owner that it is released."""
 
 
 class _Held:
@@ -76,7 +66,7 @@ class AssignmentFollower:
         catalog: Catalog,
         view: ClusterView,
         config: NodeConfig,
-        successors: Successors,
+        successors: HandoverNotifier,
     ) -> None:
         self._assigned = assigned
         self._catalog = catalog

@@ -38,7 +38,10 @@ PAUSES_MS = Backoff(LOOK_MS, 30 * LOOK_MS)
 
 
 class IndexFiles(Protocol):
-    """The indexes of one partition (``broker.files.segment_files.SegmentFiles``).  Calls raise StorageError."""
+    """The indexes of one partition.  Calls raise StorageError.
+
+    The class is ``broker.files.segment_files.SegmentFiles``; its module imports this module.
+    """
 
     path: PartitionPath
 

@@ -13,7 +13,7 @@ from bmq.meta.config_changes import Changes
 
 
 class Admin(Protocol):
-    """Changes of topics, configs and levels of features.
+    """Changes of topics, configs and levels of features.  Proxies import this module alone.
 
     Every method returns when this process's catalog shows the result, and raises RequestError with Kafka's code.  A
     change that ends with an error was not done.  Only the text of REQUEST_TIMED_OUT says whether the outcome is known.

@@ -8,9 +8,7 @@ this process may not set.  Rights from a default of brokers stop nobody from cre
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Mapping
-from typing import Protocol
 
 from bmq.controller.topics.access import AccessDefaults
 from bmq.core.config import NodeConfig
@@ -19,27 +17,15 @@ from bmq.core.file_access import CONFIGS, NO_ACCESS, Access, access_of
 from bmq.core.logging.fields import fields
 from bmq.meta import topic_configs
 from bmq.meta.catalog import Catalog, Topic
+from bmq.storage.access_files import AccessFiles
 
 _log = logging.getLogger(__name__)
-
-
-class CheckedFiles(Protocol):
-    """Storage, as far as a topic's creation and change need it (``storage.access_files``)."""
-
-    async def check(self, access: Access) -> None:
-        """Raise RequestError INVALID_CONFIG if storage does not let this process give such rights."""
-
-    async def prepare(self, name: str, topic_id: uuid.UUID, access: Access) -> None:
-        """Make a topic's folder with these rights."""
-
-    async def withdraw(self, name: str, topic_id: uuid.UUID) -> None:
-        """Remove the folder of a topic that was not created."""
 
 
 class AccessChecks:
     """The rights of topics that this leader creates and changes."""
 
-    def __init__(self, catalog: Catalog, config: NodeConfig, files: CheckedFiles | None) -> None:
+    def __init__(self, catalog: Catalog, config: NodeConfig, files: AccessFiles | None) -> None:
         """``files``: None if nothing is checked nor prepared."""
         self._catalog = catalog
         self._config = config

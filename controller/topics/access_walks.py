@@ -12,7 +12,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from bmq.controller.kv_commit import Guard, deposed, is_deposed
 from bmq.controller.topics.access import (
@@ -35,7 +35,7 @@ from bmq.core.logging.fields import fields
 from bmq.meta.catalog import Catalog
 from bmq.meta.kv import Delete, KeyValue, KvError, Put
 from bmq.meta.settled_commit import commit_settled
-from bmq.storage.access_files import StepDone
+from bmq.storage.access_files import AccessFiles
 
 _log = logging.getLogger(__name__)
 
@@ -49,19 +49,6 @@ TOPICS_PER_STEP = 4_000
 """Topics compared in one turn of the event loop."""
 PAUSE_S = 0.1
 """Pause between two steps: 200 partitions a second at most, so that a NameNode has other things to do."""
-
-
-class AccessFiles(Protocol):
-    """The files of topics, and the files that all topics share, on storage.
-
-    Methods raise RequestError INVALID_CONFIG if storage refuses, else KAFKA_STORAGE_ERROR; every call may be repeated.
-    """
-
-    async def give_shared(self, access: Access) -> None:
-        """Give what readers of any topic need: the root, the topics' folder, the journals."""
-
-    async def give_some(self, name: str, topic_id: uuid.UUID, access: Access, after: str, limit: int) -> StepDone:
-        """Set the missing rights of at most ``limit`` partitions after ``after``; the topic's own folders are first."""
 
 
 class _Failed(NamedTuple):

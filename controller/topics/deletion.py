@@ -18,7 +18,7 @@ import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from bmq.controller.kv_commit import Guard, deposed, is_deposed
 from bmq.core.aio.backoff import Backoff
@@ -30,6 +30,7 @@ from bmq.meta.kv import Compare, Delete, Entry, KeyValue, KvError
 from bmq.meta.ownership import partitions_prefix
 from bmq.meta.settled_commit import Settled, commit_settled
 from bmq.meta.topic_rules import check_name
+from bmq.storage.cluster_files import StoredTopics
 
 _log = logging.getLogger(__name__)
 
@@ -57,19 +58,6 @@ class DeletedTopic:
     def wait_ms(self, now_ms: int) -> int:
         """Return the milliseconds that are left of the delay; never more than the delay, even if clocks jump."""
         return max(0, min(self.deleted_at_ms + self.delay_ms - now_ms, self.delay_ms))
-
-
-class DeletedFiles(Protocol):
-    """The files of deleted topics on storage.
-
-    Methods raise RequestError KAFKA_STORAGE_ERROR if storage fails now; every call may be repeated.
-    """
-
-    async def withdraw(self, name: str, revision: int) -> None:
-        """Remove the topic's files ``topic-<revision>.json`` up to ``revision``."""
-
-    async def remove_some(self, name: str, topic_id: uuid.UUID, limit: int) -> bool:
-        """Remove up to ``limit`` partitions' folders.  Returns True if nothing of this topic id is left."""
 
 
 def deleted_prefix(cluster: str) -> str:
@@ -115,7 +103,7 @@ class _Failed(NamedTuple):
 class TopicCleaner:
     """Removes the records and files of deleted topics, between ``start`` and ``close``."""
 
-    def __init__(self, kv: KeyValue, cluster: str, files: DeletedFiles, clock: Clock, *, guard: Guard) -> None:
+    def __init__(self, kv: KeyValue, cluster: str, files: StoredTopics, clock: Clock, *, guard: Guard) -> None:
         """``guard``: returns comparisons that every commit contains as well (see ``Guard``)."""
         self._kv = kv
         self._cluster = cluster

@@ -11,11 +11,9 @@ import asyncio
 import contextlib
 import heapq
 import logging
-import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from operator import attrgetter
-from typing import Protocol
 
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.aio.subscribers import wait_for
@@ -24,6 +22,7 @@ from bmq.core.errors import RequestError
 from bmq.core.file_access import NO_ACCESS, Access
 from bmq.core.logging.fields import fields
 from bmq.meta.catalog import Catalog, Topic
+from bmq.storage.cluster_files import StoredTopics
 
 _log = logging.getLogger(__name__)
 
@@ -39,31 +38,6 @@ RETRY_S = 5.0
 """Pause after a file could not be written."""
 
 
-class TopicFiles(Protocol):
-    """The topics' files on storage.
-
-    Methods raise RequestError KAFKA_STORAGE_ERROR if storage fails now; every call may be repeated.
-    """
-
-    async def write(
-        self,
-        name: str,
-        revision: int,
-        topic_id: uuid.UUID,
-        partitions: int,
-        configs: Mapping[str, str],
-        replication_factor: int,
-        access: Access = NO_ACCESS,
-    ) -> None:
-        """Write the topic's newest file, then remove older ones.  The file may exist already."""
-
-    async def highest(self, name: str) -> int:
-        """Return the highest revision on storage; 0 if there is no file by this incarnation of the metadata store."""
-
-    async def withdraw(self, name: str, revision: int) -> None:
-        """Remove the files up to ``revision``: their topic is deleted."""
-
-
 class Publisher:
     """Writer of the topics' files.
 
@@ -71,7 +45,7 @@ class Publisher:
     """
 
     def __init__(
-        self, files: TopicFiles, catalog: Catalog, access_of: Callable[[Topic], Access] = lambda topic: NO_ACCESS
+        self, files: StoredTopics, catalog: Catalog, access_of: Callable[[Topic], Access] = lambda topic: NO_ACCESS
     ) -> None:
         """``access_of`` returns the rights that a topic's file is to have."""
         self._access_of = access_of

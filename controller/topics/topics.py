@@ -25,10 +25,10 @@ from typing import TypeVar
 
 from bmq.controller.kv_commit import CONFLICTS_MAX, Guard, contested, deposed, is_deposed
 from bmq.controller.topics import internal_topics
-from bmq.controller.topics.access_checks import AccessChecks, CheckedFiles
+from bmq.controller.topics.access_checks import AccessChecks
 from bmq.controller.topics.bounds import More, PrincipalBounds
 from bmq.controller.topics.deletion import DeletedTopic, deleted_key, encode_deleted
-from bmq.controller.topics.files import Publisher, TopicFiles
+from bmq.controller.topics.files import Publisher
 from bmq.core.clock import Clock
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, FormatError, RequestError
@@ -48,6 +48,8 @@ from bmq.meta.config_changes import Changes, apply
 from bmq.meta.kv import Commit, Compare, Delete, Entry, KeyValue, KvError, Put
 from bmq.meta.security.client_quotas import Bounds, NoBounds
 from bmq.meta.settled_commit import commit_settled, refused
+from bmq.storage.access_files import AccessFiles
+from bmq.storage.cluster_files import StoredTopics
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -72,14 +74,14 @@ class TopicAdmin:
         cluster: str,
         catalog: Catalog,
         config: NodeConfig,
-        publish: TopicFiles,
+        publish: StoredTopics,
         clock: Clock,
         *,
         guard: Guard,
         replicas_max: Callable[[], Awaitable[int]] | None = None,
         nodes: Callable[[], Collection[int]] | None = None,
         has_node_configs: bool = True,
-        access_files: CheckedFiles | None = None,
+        access_files: AccessFiles | None = None,
         bounds: Bounds | None = None,
     ) -> None:
         """``has_node_configs``: see ``KvCatalog``.  ``access_files``: storage, for topics' owner, group and mode.

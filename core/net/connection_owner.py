@@ -26,7 +26,7 @@ class LoopOwner(Protocol):
 
 
 class ConnectionOwner(LoopOwner, Protocol[C]):
-    """The listener of a connection (``core.net.listener.Listener``)."""
+    """The listener of a connection: ``core.net.listener.Listener``, whose module imports the connections' modules."""
 
     dispatch: Dispatch
     config: NodeConfig

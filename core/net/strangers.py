@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stranger(Protocol):
-    """A connection, as far as it matters here."""
+    """The part of a connection that is used here.  The connection's module imports this module."""
 
     @property
     def peer(self) -> str: ...

@@ -52,7 +52,7 @@ _Read = Callable[[int, memoryview], int]
 
 
 class TlsOwner(Protocol):
-    """The listener, as far as it matters here."""
+    """The part of ``core.net.listener.Listener`` that is used here.  The listener's module imports this module."""
 
     metrics: PortCounters
     audit: Audit

@@ -11,7 +11,7 @@ from bmq.core.security.scram import ScramCredential, ScramMechanism
 
 
 class ScramUsers(Protocol):
-    """The cluster's SCRAM users (``meta.security.scram_credentials``)."""
+    """SCRAM users: the cluster's (``meta.security.scram_credentials``), or a table of users in tests of log-ins."""
 
     def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         """Return a user's credential; None if there is none."""

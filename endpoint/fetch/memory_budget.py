@@ -28,9 +28,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
 
 from bmq.endpoint.fetch.tail_cache import TailCache
+from bmq.storage.block_cache import BlockCache
 
 SMALL_BYTES = 1 << 20
 """Bytes up to which a response is small; in a small pool, up to a thirty-second of it."""
@@ -187,24 +187,10 @@ class MemoryPool:
         return True
 
 
-class Blocks(Protocol):
-    """The cached blocks, as the budget uses them."""
-
-    on_claim: Callable[[], None]
-    """Called when the blocks claim more than before."""
-
-    @property
-    def claimed_bytes(self) -> int:
-        """Bytes that the blocks need now."""
-
-    def limit_cache(self, cache_bytes: int) -> None:
-        """Keep no more than ``cache_bytes`` of blocks from now on."""
-
-
 class FetchBudget:
     """The division of ``limit`` bytes.  ``blocks`` are limited, at each change, to the bytes that are left for them."""
 
-    def __init__(self, limit: int, tail_fraction: float, blocks: Blocks) -> None:
+    def __init__(self, limit: int, tail_fraction: float, blocks: BlockCache) -> None:
         self.limit = limit
         self.tails_own = int(limit * tail_fraction)
         rest = limit - self.tails_own

@@ -33,7 +33,7 @@ CONFIRM_AGAIN_S = 1.0
 
 
 class OwnerLink(Protocol):
-    """The link to a tail's owner: a ``TailFetcher``."""
+    """The link to a tail's owner: a ``TailFetcher``, whose module imports this module."""
 
     async def ask(self, key: PartitionKey, request: InternalRequest[R]) -> R:
         """Return the owner's response.  Raises RequestError if there is none in time."""

@@ -34,7 +34,7 @@ def _term(role: ControllerRole) -> Sequence[Own]:
         OwnMetric("shards_without_owner", "Coordinators' shards that no live coordinator is to serve", shards),
         *(
             OwnMetric("members_declared_dead", dead, count, True, "cause", cause)
-            for cause, count in term.failures.declared_dead.items()
+            for cause, count in term.watch.declared_dead.items()
         ),
         *(
             OwnMetric("moves", moves, count, True, "why", why.name.lower())

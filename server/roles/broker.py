@@ -60,7 +60,7 @@ class BrokerRole:
             parts.fs,
             parts.kv,
             incarnation=joined.view.own,
-            membership=joined.membership,
+            is_member=lambda: joined.membership.is_member,
             is_alive=joined.view.members.__contains__,
             wiring=BrokerWiring(
                 flush_listener=FetchAndShardListener(parts.fetches, self.fence),

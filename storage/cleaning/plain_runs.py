@@ -84,7 +84,10 @@ class RunRules(NamedTuple):
 
 
 class RunFilter(Protocol):
-    """The part of a round's filter for runs.  Each call passes as much of the window as is plain, maybe nothing."""
+    """The part of a round's filter for runs: ``CompiledRecordFilter``, whose module imports this module.
+
+    Each call passes as much of the window as is plain, maybe nothing.
+    """
 
     def map_run(self, window: Window, first_dirty: int) -> int:
         """Map the keys of the records at or past ``first_dirty``; return the number of records passed.

@@ -18,7 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 class GrowingFile(Protocol):
-    """An open file, of which more may be acknowledged than the NameNode has."""
+    """An open file, of which more may be acknowledged than the NameNode has.
+
+    The class is ``storage.hdfs.appender.HdfsAppender``; its module imports this module, by way of the client's.
+    """
 
     async def report_length(self) -> None:
         """Send the acknowledged length if it has grown.  Raises StorageUnavailable if the NameNode does not respond."""

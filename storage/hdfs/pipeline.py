@@ -59,7 +59,7 @@ class TokenExpired(HandshakeRefused):
 
 
 class PipelineWatch(Protocol):
-    """The timer of pipelines, see ``pipeline_timer.PipelineClock``."""
+    """The timer of pipelines: ``pipeline_timer.PipelineClock``, whose module imports this module."""
 
     def add(self, pipeline: Pipeline) -> None:
         """Watch an open pipeline."""

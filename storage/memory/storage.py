@@ -37,7 +37,10 @@ EPOCH_MS = 1_700_000_000_000  # wall time of loop time 0, so that modification t
 
 
 class OpenWriter(Appender, Protocol):
-    """The writer of an open file (``MemoryAppender``), as its datanodes and its process see it, too."""
+    """The writer of an open file, as its datanodes and its process see it, too.
+
+    The class is ``MemoryAppender``; its module imports this module.
+    """
 
     @property
     def process(self) -> object: ...

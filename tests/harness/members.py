@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bmq.broker.assignment.assigned_partitions import AssignedPartitions
+from bmq.broker.assignment.handover import HandoverNotifier
 from bmq.broker.broker import Broker
-from bmq.broker.partition.release import ReleaseNote
 from bmq.core.aio.subscribers import Subscribers
 from bmq.core.model import PartitionKey
 from bmq.meta.cluster.levels import NO_LEVELS
 from bmq.meta.cluster.member import Member
-from bmq.meta.cluster.view import ShardOwner, ViewChange
+from bmq.meta.cluster.view import ClusterView, ShardOwner, ViewChange
 from bmq.meta.kv import KeyValue
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.proxy_addresses import ProxyAddress
 from bmq.meta.shard_kinds import ShardId
 from bmq.storage.filesystem import FileSystem
+from bmq.storage.layout import PartitionPath
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.broker_wiring import LooseWiring
 
 
 class Registered:
-    """A membership (``broker.broker.Registered``) that lasts until a test ends it."""
+    """A membership that lasts until a test ends it."""
 
     is_member = True
 
@@ -29,17 +33,24 @@ class Registered:
 def lone_broker(fs: FileSystem, kv: KeyValue, **options: Any) -> Broker:
     """Return a broker that stays a member, and to which no other is alive."""
     options.setdefault("wiring", LooseWiring().frozen())
-    return Broker(fs, kv, membership=Registered(), is_alive=lambda incarnation: False, **options)
+    return Broker(fs, kv, is_member=lambda: True, is_alive=lambda incarnation: False, **options)
 
 
-class NoSuccessors:
-    """``broker.assignment.follower.Successors`` of a broker without others."""
+def memory_broker(**options: Any) -> Broker:
+    """Return ``lone_broker`` on an empty storage and store in memory."""
+    fs = MemoryFileSystem(MemoryStorage(), "b")
+    return lone_broker(fs, MemoryKeyValue(MemoryStore()), incarnation="b", **options)
 
-    def has(self, key: PartitionKey) -> bool:
-        return False
 
-    def notify(self, key: PartitionKey, release_note: ReleaseNote) -> None:
-        """Nobody is there."""
+class NotServing(AssignedPartitions):
+    """A broker's partitions, of which it cannot serve these, each for a reason."""
+
+    def __init__(self, broker: Broker, partitions: Sequence[tuple[PartitionPath, str]]) -> None:
+        super().__init__(broker)
+        self._not_served = partitions
+
+    def not_served(self) -> Iterator[tuple[PartitionPath, str]]:
+        return iter(self._not_served)
 
 
 class OneView:
@@ -98,3 +109,13 @@ class OneProxy:
 
     def coordinator_of(self, shard: ShardId) -> int:
         return self.own.node_id
+
+
+class _NoPeers:
+    async def ask(self, member: Member, request: object, timeout_s: float) -> Any:
+        raise AssertionError("there is no other member")
+
+
+def no_successors(view: ClusterView) -> HandoverNotifier:
+    """Return the notifier of a broker that is alone in its cluster: it notifies nobody."""
+    return HandoverNotifier(view, _NoPeers(), timeout_s=1.0)

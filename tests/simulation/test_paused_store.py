@@ -49,5 +49,5 @@ async def test_a_pause_of_the_store_moves_no_partition_and_nobody_is_declared_de
         assert all(one.process(host).incarnation == name for host, name in members.items())
         last = term_of(one)
         assert last is not first, "the lease of the first one has ended"
-        assert last.failures.declared_dead == {LEASE_ENDED: 0, NO_ANSWER: 0}
+        assert last.watch.declared_dead == {LEASE_ENDED: 0, NO_ANSWER: 0}
         await demand_progress(one, reader, one.now() + AGAIN_S)

@@ -60,7 +60,7 @@ async def test_a_process_that_stands_still_for_a_second_now_and_then_keeps_its_p
             await blink(one, SUSPECT_S + LEAST_S - 0.2)
             await asyncio.sleep(3)
         assert term_of(one) is first
-        assert first.failures.declared_dead[NO_ANSWER] == 0
+        assert first.watch.declared_dead[NO_ANSWER] == 0
         assert one.is_member(SLOW)
 
 
@@ -74,7 +74,7 @@ async def test_a_process_that_stands_still_for_two_seconds_now_and_then_loses_it
             await one.until(lambda: one.is_member(SLOW), 10, "it is a member again")
             await asyncio.sleep(5)
         assert term_of(one) is first
-        assert first.failures.declared_dead[NO_ANSWER] == 1
+        assert first.watch.declared_dead[NO_ANSWER] == 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -89,7 +89,7 @@ async def test_a_process_whose_loop_turns_slowly_keeps_its_partitions(seed: int,
             await blink(one, turn_s)
             await asyncio.sleep(0.001)
         assert term_of(one) is first
-        assert first.failures.declared_dead[NO_ANSWER] == 0
+        assert first.watch.declared_dead[NO_ANSWER] == 0
         assert one.is_member(SLOW)
 
 

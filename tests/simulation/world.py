@@ -47,7 +47,6 @@ from bmq.storage.log_segments import walk
 from bmq.storage.memory import Faults, MemoryStorage
 from bmq.storage.memory.namespace import File
 from tests.harness.broker_wiring import LooseWiring
-from tests.harness.members import Registered
 from tests.harness.waiting import until
 from tests.simulation.frail_files import FrailFileSystem
 from tests.simulation.judge import KEY, MARK, PATH, Judge, Sent, decode, encode, make, read_log
@@ -155,7 +154,7 @@ class Process:
         self.wiring = LooseWiring(Witness(self))
         self.wiring.may_clean = lambda: True
         self.broker = Broker(
-            fs, kv, incarnation=name, membership=Registered(), is_alive=world.is_running, clock=self.clock,
+            fs, kv, incarnation=name, is_member=lambda: True, is_alive=world.is_running, clock=self.clock,
             config=world.config, janitor_config=world.janitor_config, wiring=self.wiring.frozen(),
         )  # fmt: skip
         self.died = asyncio.Event()

@@ -41,6 +41,7 @@ from bmq.meta.cluster.member import Member
 from bmq.meta.kv_memory import KvFaults, MemoryKeyValue, MemoryStore
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeCatalog, FakeView
+from tests.harness.members import Registered
 from tests.unit.broker.world import RecordingFlushListener
 from tests.unit.endpoint.serving import append
 
@@ -115,10 +116,6 @@ def _body(response: Response) -> memoryview:
     return memoryview(b"".join(response.buffers))[_RESPONSE_HEADER_BYTES:]
 
 
-class Registered:
-    is_member = True
-
-
 class Node:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.name = name
@@ -133,7 +130,7 @@ class Node:
             incarnation=name,
             clock=LoopClock(),
             config=cluster.broker_config,
-            membership=self.membership,
+            is_member=lambda: self.membership.is_member,
             is_alive=lambda incarnation: incarnation in self.view.members,
             wiring=BrokerWiring(flush_listener=self.flush_listener),
         )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from bmq.broker import log_sizes_api
+from bmq.broker.log_sizes import LogSizes
 from bmq.broker.log_sizes_api import log_sizes
 from bmq.meta.catalog import Topic
 from tests.harness.fakes import FakeCatalog
 
 
-def counted(unknown: int = 0, **sizes: int) -> Any:
-    return SimpleNamespace(of_all_topics=sizes, partitions_unknown=unknown)
+def counted(unknown: int = 0, **sizes: int) -> LogSizes:
+    made = LogSizes(lambda: (), topics_max=1)
+    made.of_all_topics, made.partitions_unknown = sizes, unknown
+    return made
 
 
 def catalog(*names: str) -> FakeCatalog:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,13 +9,15 @@ import pytest
 from bmq.broker.not_served_api import NAMED_MAX, REASON_MAX, not_served
 from bmq.storage.layout import PartitionPath
 from tests.harness.loop_stops import is_short, loop_stops
+from tests.harness.members import NotServing, memory_broker
 
 
 async def found(count: int, why: str = "why", trouble: str = "") -> Any:
     """Return what is not served of a broker with ``count`` such partitions, which come last first."""
     partitions = [(PartitionPath(f"t{n % 2}", "id", n), why) for n in reversed(range(count))]
-    broker: Any = SimpleNamespace(storage_trouble=trouble)
-    assigned: Any = SimpleNamespace(not_served=lambda: partitions)
+    broker = memory_broker()
+    broker.context.state.trouble, broker._storage._stalls.is_stalled = trouble, bool(trouble)
+    assigned = NotServing(broker, partitions)
     with loop_stops() as stops:
         result = await not_served(broker, assigned)
     assert is_short(stops.longest_s), stops.longest_s

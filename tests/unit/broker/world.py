@@ -105,7 +105,7 @@ class World:
     async def start(self) -> None:
         """Start a fresh process on the same storage and store."""
         self._starts += 1
-        self.membership = Registered()
+        self.membership = membership = Registered()
         name = f"b{self._starts}"
         self.fs = MemoryFileSystem(self.storage, name)
         self.kv = MemoryKeyValue(self.store, random=self.rng, faults=KvFaults())
@@ -113,7 +113,7 @@ class World:
             self.fs,
             self.kv,
             incarnation=name,
-            membership=self.membership,
+            is_member=lambda: membership.is_member,
             is_alive=lambda incarnation: False,
             wiring=self.wiring.frozen(),
             clock=LoopClock(),

@@ -189,7 +189,7 @@ async def test_nothing_is_kept_of_a_member_that_is_gone_for_good() -> None:
         await w.until(lambda: w.is_assigned("a"))
         term = w.led_by().controller.term
         assert term is not None
-        assert term._members.keys() == {"a"}
+        assert term.watch._members.keys() == {"a"}
 
 
 async def test_a_new_member_is_given_its_share_once_it_has_settled() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +11,7 @@ import pytest
 from bmq.core.config import NodeConfig
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
+from bmq.core.wire.messages import DeleteRecordsRequest
 from bmq.meta.catalog import Topic
 from bmq.proxy.partition_queries import (
     PARALLEL,
@@ -116,13 +116,16 @@ def test_a_clients_epoch_is_the_owners_or_none(epoch: int, code: ErrorCode | Non
 
 
 def topic(name: str, *partitions: int) -> Any:
-    return SimpleNamespace(name=name, partitions=[SimpleNamespace(index=each) for each in partitions])
+    Asked = DeleteRecordsRequest.DeleteRecordsTopic
+    return Asked(
+        name=name, partitions=[Asked.DeleteRecordsPartition(partition_index=each, offset=0) for each in partitions]
+    )
 
 
 async def test_partitions_are_listed_in_the_requests_order_with_the_times_that_they_are_named() -> None:
     """A topic may be named twice, too."""
-    listed = await list_partitions([topic("a", 1, 0, 1), topic("b"), topic("a", 1)], "name", "index")
-    assert [(each.topic, each.partition.index, each.times) for each in listed] == [
+    listed = await list_partitions([topic("a", 1, 0, 1), topic("b"), topic("a", 1)], "name", "partition_index")
+    assert [(each.topic, each.partition.partition_index, each.times) for each in listed] == [
         ("a", 1, 3), ("a", 0, 1), ("a", 1, 3), ("a", 1, 3),
     ]  # fmt: skip
     assert all(isinstance(each, QueriedPartition) for each in listed)

@@ -16,6 +16,7 @@ from bmq.core.net.admission import NO_BOUNDS, NO_RATES
 from bmq.server.listeners import CLIENTS_SHARE, Sockets, warn_of_loopback_names
 from bmq.server.node import LEAVES_METADATA_S, Node
 from bmq.server.ports import Ports
+from tests.harness.fakes import FakeCatalog, FakeView
 from tests.harness.log_text import lines
 
 LIMIT_S = 8.0
@@ -87,10 +88,11 @@ class Leaving:
     """The parts of a ``Node`` that its leaving needs; ``joined`` and ``broker`` note their timeouts in ``given``."""
 
     config = CONFIG
-    view = SimpleNamespace(members={"a": 1, "b": 2})
-    catalog = SimpleNamespace(subscribe=lambda call: None)
+    catalog = FakeCatalog()
 
     def __init__(self, slow_s: float) -> None:
+        self.view = FakeView("a")
+        self.view.join("a", "b")
         self.given: list[float] = []
         self.joined = SimpleNamespace(drain=self._take)
         self.broker = SimpleNamespace(wait_moved=self._take, has_partitions=True)

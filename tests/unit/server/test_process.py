@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from bmq.broker.broker import Broker
 from bmq.core.config import NodeConfig
 from bmq.server import process
 from bmq.server.cluster_member import ClusterMember
 from bmq.server.process import Leaving, notice_if_slow
 from tests.harness.log_text import lines
+from tests.harness.members import memory_broker
 
 
 @pytest.fixture(autouse=True)
@@ -129,14 +131,17 @@ async def test_a_quick_close_logs_nothing(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.messages == []
 
 
-class Broker:
-    moved_total = 5
+def broker_of(moved: int) -> Broker:
+    """Return a broker that ``moved`` partitions have left."""
+    broker = memory_broker()
+    broker.moved_total = moved
+    return broker
 
 
 def test_the_hand_over_is_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     """Count the drain's partitions alone, not those that moved before."""
     caplog.set_level("INFO")
-    broker = Broker()
+    broker = broker_of(5)
     leaving = Leaving(broker)
     leaving.begin()
     broker.moved_total += 12
@@ -146,7 +151,7 @@ def test_the_hand_over_is_logged_at_the_end(caplog: pytest.LogCaptureFixture) ->
 
 def test_a_process_without_partitions_logs_none(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    for leaving in (Leaving(None), Leaving(Broker())):
+    for leaving in (Leaving(None), Leaving(broker_of(5))):
         leaving.log()
     nothing = Leaving(None)
     nothing.begin()

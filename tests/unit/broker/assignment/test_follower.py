@@ -30,7 +30,7 @@ from bmq.storage.layout import JOURNALS, PartitionPath
 from bmq.storage.log_reader import LogReader
 from bmq.storage.memory import Faults
 from tests.harness.loop_stops import TurnCounter, is_short, loop_stops
-from tests.harness.members import NoSuccessors, OneView
+from tests.harness.members import OneView, no_successors
 from tests.harness.seeds import seeds
 from tests.harness.waiting import now
 from tests.unit.broker.cluster import Cluster, cluster
@@ -137,7 +137,7 @@ async def test_a_process_that_is_its_whole_cluster_owns_everything() -> None:
         configs: list[Callable[[], None]] = []
         view = OneView("b1", "broker")
         w.topic("before", 2, assign=False)
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, no_successors(view))
         await follower.start()
         topic = w.topic("orders", 3, assign=False)
         assert (await w.produce_one(batch(), 2)).base_offset == 0
@@ -176,7 +176,7 @@ async def test_what_a_large_topic_brings_is_done_in_steps() -> None:
         for number in range(30):
             w.topic(f"small-{number}", 2, assign=False)
         w.topic("before", LARGE, assign=False)
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, no_successors(view))
         await follower.start()
         taken = turns.take()
         assert (sum(taken), len(follower)) == (60 + LARGE, 60 + LARGE)
@@ -209,7 +209,7 @@ async def test_a_large_topic_that_is_deleted_while_it_is_taken() -> None:
         calls: list[str] = []
         w.assigned.assign = lambda *_: calls.append("assign")  # type: ignore[method-assign]
         w.assigned.delete = lambda *_: calls.append("delete")  # type: ignore[method-assign]
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, no_successors(view))
         await follower.start()
         topic = w.topic("orders", LARGE, assign=False)
         w.catalog.put("orders", replace(topic, configs={"retention.ms": "1000"}))
@@ -236,7 +236,7 @@ async def test_a_step_that_fails_is_logged_and_stops_no_other_topic(caplog: pyte
             assigned.append(path)
 
         w.assigned.assign = assign  # type: ignore[method-assign, assignment]
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, no_successors(view))
         await follower.start()
         w.topic("bad", LARGE, assign=False)
         w.topic("good", LARGE, assign=False)
@@ -258,7 +258,7 @@ async def test_a_default_that_fails_for_one_topic_reaches_the_others(caplog: pyt
         view = OneView("b1", "broker")
         for name in ("a", "bad", "c"):
             w.topic(name, 1, assign=False)
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, no_successors(view))
         await follower.start()
         reached: list[str] = []
 
@@ -287,7 +287,7 @@ async def test_a_changed_default_reaches_thousands_of_topics_in_steps() -> None:
         view = OneView("b1", "broker")
         for number in range(1_000):
             w.topic(f"t{number}", 1, assign=False)
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, no_successors(view))
         await follower.start()
         sizes: list[int] = []
         w.assigned.assign = lambda path, key, config: sizes.append(config.rules.max_message_bytes)  # type: ignore[method-assign]
@@ -1118,7 +1118,7 @@ async def test_many_topics_and_partitions_that_change_in_one_turn_are_followed_w
         w.assigned._pump = lambda: None  # type: ignore[method-assign]  # none is opened here
         w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
         view = OneView("b1")
-        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, NoSuccessors())
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, no_successors(view))
         await follower.start()
         topics = [Topic(name=f"t{n}", topic_id=uuid.UUID(int=n + 1), partitions=800) for n in range(125)]
 
@@ -1151,7 +1151,8 @@ async def test_a_topic_that_changes_again_while_its_change_waits_has_its_last_co
     async with world() as w:
         w.assigned._pump = lambda: None  # type: ignore[method-assign]
         w.catalog.subscribe_configs = lambda call: None  # type: ignore[method-assign]
-        follower = AssignmentFollower(w.assigned, w.catalog, OneView("b1"), w.config, NoSuccessors())
+        view = OneView("b1")
+        follower = AssignmentFollower(w.assigned, w.catalog, view, w.config, no_successors(view))
         await follower.start()
         topic, gone = w.topic("orders", 2, assign=False), w.topic("gone", 2, assign=False)
         large = w.topic("large", 2_500, assign=False)

@@ -11,23 +11,19 @@ import asyncio
 import itertools
 from array import array
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
-from typing import Any
 from uuid import UUID
 
 import pytest
 
 from bmq.broker import events as ev
-from bmq.broker.files.deferred_indexes import DeferredIndexes
-from bmq.broker.files.index_rounds import IndexRounds
 from bmq.broker.files.segment_files import SegmentFiles
 from bmq.broker.partition.older_producers import producers_before
 from bmq.broker.partition.producer_state import ProducerTable
 from bmq.broker.partition.recovery import Takeover
-from bmq.core.aio.timers import TimerHeap
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.core.records.batch import Batch
 from bmq.core.records.control import Marker
+from bmq.meta.kv_memory import MemoryKeyValue, MemoryStore
 from bmq.meta.ownership import SegmentEntry
 from bmq.storage.checkpoint import AbortedTransaction, Checkpoint
 from bmq.storage.filesystem import write_once
@@ -35,6 +31,8 @@ from bmq.storage.layout import PartitionPath
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from bmq.storage.recovery import FencedSegment, Found
 from bmq.storage.segment import decode_idx, encode_idx
+from tests.harness.fakes import FakeClock
+from tests.harness.members import lone_broker
 from tests.harness.waiting import until
 from tests.unit.broker.partition.transactional import data, marker
 
@@ -127,36 +125,19 @@ async def takeover_of(left: tuple[Left, ...], journal_end: int | None) -> tuple[
     async def find(incarnation: str, key: PartitionKey, *, passes_damaged: bool) -> Checkpoint | None:
         return None if journal_end is None else checkpoint_at(journal_end)
 
-    reported: list[str] = []
-
-    def report(text: str, /, *arguments: object, **_: object) -> None:
-        reported.append(text % arguments)
-
-    def now_ms() -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
-
-    timers, late_indexes = TimerHeap(now_ms), asyncio.Semaphore()
-    shared: Any = SimpleNamespace(
-        fs=fs,
-        index_turns={},
-        incarnation="b",
-        journals=SimpleNamespace(find=find),
-        clock=SimpleNamespace(now_ms=lambda: WALL_MS),
-        deferred_indexes=DeferredIndexes(timers, now_ms, report, late_indexes),
-        index_rounds=IndexRounds(timers, now_ms),
-        late_indexes=late_indexes,
-        report=report,
-    )
-
-    files = SegmentFiles(shared, PATH, is_synced=False, replication=3)
+    clock = FakeClock(WALL_MS, asyncio.get_running_loop().time)
+    broker = lone_broker(fs, MemoryKeyValue(MemoryStore()), incarnation="b", clock=clock)
+    context = broker.context
+    context.journals.find = find  # type: ignore[assignment,method-assign]
+    files = SegmentFiles(context, PATH, is_synced=False, replication=3)
     entries = [
         SegmentEntry(name=name, spare="/spare", holder="a", file_id=1, length=length, end_offset=end)
         for name, length, end in ((NAMES[2], len(BYTES[2]), 12), (NAMES[3], -1, -1))
     ]
     segments = [FencedSegment(name=NAMES[n], found=Found.FINAL, length=len(BYTES[n])) for n in (2, 3)]
-    takeover = Takeover(shared, files, KEY, 65_536)
+    takeover = Takeover(context, files, KEY, 65_536)
     effect = ev.RecoverLog(tuple(segments), tuple(entries), ("a",), epoch=2, last=NAMES[3].registration)
-    return takeover, effect, reported
+    return takeover, effect, broker.reports
 
 
 def opened(event: ev.LogRecovered) -> dict[int, int]:

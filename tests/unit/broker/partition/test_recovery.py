@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from bmq.broker import events as ev
+from bmq.broker.broker import Broker
+from bmq.broker.files.segment_files import SegmentFiles
 from bmq.broker.partition.recovery import LOOKS_AT_ONCE, Takeover
 from bmq.core.model import PartitionKey, SegmentName
 from bmq.storage.checkpoint import Checkpoint, ProducerBatch, ProducerState
 from bmq.storage.layout import PartitionPath
-from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeClock
+from tests.harness.members import memory_broker
 
 KEY = PartitionKey(UUID(int=7), 0)
 
@@ -45,6 +46,13 @@ async def owned() -> bool:
     return True
 
 
+def takeover(broker: Broker, find: Any) -> Takeover:
+    """Return a takeover by a broker that finds checkpoints with ``find``."""
+    broker.context.journals.find = find  # type: ignore[method-assign]
+    path = PartitionPath("orders", str(KEY.topic_id), 0)
+    return Takeover(broker.context, SegmentFiles(broker.context, path, is_synced=False, replication=3), KEY, 65_536)
+
+
 @pytest.mark.parametrize("journals", [("older", "newer"), ("newer", "older"), ("older", "newer", "none")])
 async def test_the_latest_checkpoint_and_the_highest_log_start_count(journals: tuple[str, ...]) -> None:
     """A journal of a broker that owned the partition before may hold a higher log start than the latest one."""
@@ -54,14 +62,13 @@ async def test_the_latest_checkpoint_and_the_highest_log_start_count(journals: t
         assert key == KEY
         return kept.get(incarnation)
 
-    fs = MemoryFileSystem(MemoryStorage(), "b")
-    shared: Any = SimpleNamespace(fs=fs, journals=SimpleNamespace(find=find), clock=FakeClock(1), report=pytest.fail)
-    files: Any = SimpleNamespace(path=PartitionPath("orders", str(KEY.topic_id), 0))
-    event = await Takeover(shared, files, KEY, 65_536).recover(ev.RecoverLog((), (), journals), is_ours=owned)
+    broker = memory_broker(clock=FakeClock(1))
+    event = await takeover(broker, find).recover(ev.RecoverLog((), (), journals), is_ours=owned)
     assert isinstance(event, ev.LogRecovered)
     assert event.checkpoint == kept["newer"]
     assert event.producers == kept["newer"].producers
     assert (event.recovered.end_offset, event.log_start) == (8, 3)
+    assert broker.reports == []
 
 
 async def test_a_bounded_number_of_journals_is_read_at_once() -> None:
@@ -75,11 +82,10 @@ async def test_a_bounded_number_of_journals_is_read_at_once() -> None:
         under_way -= 1
         return checkpoint(8, log_start=2) if incarnation == "b-349" else None
 
-    fs = MemoryFileSystem(MemoryStorage(), "b")
-    shared: Any = SimpleNamespace(fs=fs, journals=SimpleNamespace(find=find), clock=FakeClock(1), report=pytest.fail)
-    files: Any = SimpleNamespace(path=PartitionPath("orders", str(KEY.topic_id), 0))
     journals = tuple(f"b-{number}" for number in range(350))
-    event = await Takeover(shared, files, KEY, 65_536).recover(ev.RecoverLog((), (), journals), is_ours=owned)
+    broker = memory_broker(clock=FakeClock(1))
+    event = await takeover(broker, find).recover(ev.RecoverLog((), (), journals), is_ours=owned)
     assert isinstance(event, ev.LogRecovered)
     assert event.checkpoint == checkpoint(8, log_start=2)
     assert most == LOOKS_AT_ONCE
+    assert broker.reports == []

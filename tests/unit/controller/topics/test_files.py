@@ -13,13 +13,16 @@ from bmq.controller.topics import files as topic_files
 from bmq.controller.topics.files import PACE_S, Publisher
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta.catalog import Catalog, Topic
+from bmq.storage.cluster_files import StoredTopics
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeCatalog
 
 
-class Files:
+class Files(StoredTopics):
     """Topic files in memory; notes each read with its time."""
 
     def __init__(self, written: Mapping[str, int]) -> None:
+        super().__init__(MemoryFileSystem(MemoryStorage(), "a"))
         self.written = dict(written)
         self.looked: list[tuple[float, str]] = []
         self.failing: set[str] = set()
@@ -30,7 +33,7 @@ class Files:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "away")
         return self.written.get(name, 0)
 
-    async def write(self, name: str, revision: int, *rest: Any) -> None:
+    async def write(self, name: str, revision: int, *rest: Any, **named: Any) -> None:
         self.written[name] = revision
 
     async def withdraw(self, name: str, revision: int) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 
 import pytest
 
-from bmq.core.aio.subscribers import no_op
 from bmq.endpoint.fetch.memory_budget import FetchBudget, MemoryPool, Reservation
+from bmq.storage.block_cache import BlockCache
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.unit.endpoint.fetch.batches import KEY, batch
 
 LIMIT = 3200
@@ -17,17 +17,16 @@ SMALL = 100
 """What a lane of this limit calls small."""
 
 
-class FakeBlocks:
-    """Blocks that claim nothing; the limits that they were given."""
-
-    claimed_bytes = 0
+class EmptyBlocks(BlockCache):
+    """A cache of which nothing is read; the limits that it was given."""
 
     def __init__(self) -> None:
+        super().__init__(MemoryFileSystem(MemoryStorage(), "a"))
         self.limits: list[int] = []
-        self.on_claim: Callable[[], None] = no_op
 
     def limit_cache(self, cache_bytes: int) -> None:
         self.limits.append(cache_bytes)
+        super().limit_cache(cache_bytes)
 
 
 def lane(limit: int = LIMIT) -> MemoryPool:
@@ -140,7 +139,7 @@ async def test_a_cancelled_head_lets_the_next_one_in() -> None:
 
 
 async def test_every_grant_shrinks_the_block_cache() -> None:
-    blocks = FakeBlocks()
+    blocks = EmptyBlocks()
     budget = FetchBudget(8 * LIMIT, 0.5, blocks)
     assert budget.storage.limit == LIMIT
     held = budget.storage.try_take(100)
@@ -175,7 +174,7 @@ def test_a_part_of_a_reservation_is_released_apart() -> None:
 
 
 def test_the_block_cache_may_have_the_memory_that_is_left() -> None:
-    blocks = FakeBlocks()
+    blocks = EmptyBlocks()
     budget = FetchBudget(100_000, 0.5, blocks)
     assert (budget.tails_own, budget.memory.limit, budget.storage.limit) == (50_000, 25_000, 12_500)
     assert blocks.limits == [100_000]

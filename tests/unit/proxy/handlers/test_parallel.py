@@ -6,7 +6,6 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from bmq.core.aio.eager import start
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.net.request import CloseConnection, Request
-from bmq.core.wire.messages import DeleteTopicsRequest
+from bmq.core.wire.messages import CreateTopicsRequest, DeleteTopicsRequest
 from bmq.proxy.handlers import create_partitions, create_topics, delete_topics
 from bmq.proxy.handlers._parallel import (
     ASSIGNED_MAX,
@@ -146,7 +145,7 @@ def test_topics_of_a_request_are_bounded() -> None:
 
 @pytest.mark.slow
 async def test_manual_assignments_of_a_topic_are_bounded() -> None:
-    one = SimpleNamespace(broker_ids=(1, 2))
+    one = CreateTopicsRequest.CreatableTopic.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
     assert await broker_ids_of([one] * ASSIGNED_MAX) == [[1, 2]] * ASSIGNED_MAX
     with pytest.raises(RequestError) as refused:
         await broker_ids_of([one] * (ASSIGNED_MAX + 1))
@@ -173,17 +172,16 @@ class RefusingAdmin:
     add_partitions = create_topic
 
 
-def topics(count: int, partitions: int) -> list[Any]:
-    values = {"num_partitions": partitions, "count": partitions, "replication_factor": -1, "configs": []}
-    return [SimpleNamespace(name=f"t{number}", assignments=[], **values) for number in range(count)]
-
-
 @pytest.mark.parametrize("module", [create_topics, create_partitions])
 async def test_too_many_partitions_in_all_create_nothing(module: Any) -> None:
     async def ask(count: int) -> tuple[set[int], int]:
         admin = RefusingAdmin()
         request = Request(0, 0, 0, None, memoryview(b""), FakeClient(), 0.0)
-        message = SimpleNamespace(topics=topics(count, 100_000), validate_only=True, timeout_ms=10_000)
+        names = [f"t{number}" for number in range(count)]
+        if module is create_topics:
+            message = create(*(new(name, 100_000) for name in names), timeout_ms=10_000, validate_only=True)
+        else:
+            message = grow(*((name, 100_000, []) for name in names), timeout_ms=10_000, validate_only=True)
         scopes = make_scopes(admin=admin, catalog=FakeCatalog())
         response = await module.handle(scopes, request, message)
         found = response.topics if module is create_topics else response.results

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -263,7 +262,8 @@ async def list_ends(world: Cluster, partitions: int) -> list[Any]:
         Topic.ListOffsetsPartition(partition_index=number, current_leader_epoch=-1, timestamp=-1)
         for number in range(partitions)
     ]
-    message = SimpleNamespace(API_VERSION=7, isolation_level=0, topics=[Topic(name="orders", partitions=asked)])
+    topics = [Topic(name="orders", partitions=asked)]
+    message = ListOffsetsRequest(version=7, replica_id=-1, isolation_level=0, topics=topics)
     request = request_of(ApiKey.LIST_OFFSETS, 7)
     (topic,) = (await list_offsets.handle(world.scopes, request, message)).topics
     return list(topic.partitions)

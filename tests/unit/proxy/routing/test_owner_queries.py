@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -37,8 +36,7 @@ class FakeQueries:
 
 
 def queries(fake: FakeQueries, member_of: Callable[[PartitionKey], Any] = lambda key: "owner") -> OwnerQueries:
-    of: Any = SimpleNamespace(ask=fake.ask)
-    return OwnerQueries(of, member_of, PATIENCE_S)
+    return OwnerQueries(cast(Any, fake), member_of, PATIENCE_S)
 
 
 @pytest.mark.parametrize("code", [*sorted(REFUSALS), ErrorCode.REQUEST_TIMED_OUT])

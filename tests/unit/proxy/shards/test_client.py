@@ -21,6 +21,7 @@ from bmq.meta.cluster.member import Member
 from bmq.meta.cluster.view import ShardOwner
 from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.proxy.shards.client import CALL_TIMEOUT_S, EntryRefused, Forwards, NoResponse
+from tests.harness.fakes import FakeView
 from tests.harness.waiting import now
 
 CLIENT = ClientInfo("client-1", "/10.0.0.1")
@@ -74,10 +75,10 @@ class FakePeers:
 
 
 def forwards(peers: FakePeers, local: Any = None) -> Forwards:
-    members = {"there": Member(incarnation="there", roles=frozenset())}
-    owners = {ShardId(GROUPS, 1): THERE, ShardId(GROUPS, 2): HERE}
-    view = SimpleNamespace(own="here", members=members, shard=owners.get)
-    return Forwards(cast(Any, view), cast(Any, peers), local)
+    view = FakeView("here")
+    view.join("there")
+    view.shards.update({ShardId(GROUPS, 1): THERE, ShardId(GROUPS, 2): HERE})
+    return Forwards(view, cast(Any, peers), local)
 
 
 async def refused(of: Forwards, asked: Any, owner: ShardOwner = THERE) -> EntryRefused:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 from bmq.broker.cleanup.cleaning_status import Obstacle, Outcome, count_logs
-from bmq.broker.cleanup.log_cleaner_manager import LogCleanerManager
 from bmq.console.state import OwnMetric
 from bmq.core.aio.steps import finish_steps
 from bmq.server.queries.cleaning_metrics import cleaning_metrics
+from tests.harness.members import memory_broker
 
 
 def test_a_brokers_numbers_have_kafkas_names_where_kafka_has_them() -> None:
     logs = [(Outcome(plan=None, obstacle=Obstacle.LEVEL), 1), (Outcome(plan=None, damaged_at=3), 1)]
-    manager = SimpleNamespace(
-        cleaner=SimpleNamespace(rounds=4, bytes_before=500, bytes_after=60),
-        swapper=SimpleNamespace(swaps_done=7),
-    )
+    manager = memory_broker().janitor.cleaning
+    cleaner = manager.cleaner
+    cleaner.rounds, cleaner.bytes_before, cleaner.bytes_after = 4, 500, 60
+    manager.swapper.swaps_done = 7
     totals = finish_steps(count_logs(logs, 0))
-    metrics = cleaning_metrics(cast(LogCleanerManager[Any], manager), totals)
+    metrics = cleaning_metrics(manager, totals)
     found = [each for each in metrics if isinstance(each, OwnMetric)]
     numbers = {f"{each.name}{each.label_value and '.' + each.label_value}": each.value for each in found}
     assert {name: value for name, value in numbers.items() if value} == {

@@ -17,7 +17,7 @@ async def test_a_leader_counts_failovers_and_moves_by_their_cause() -> None:
         assert node.controller is not None
         term = node.controller.controller.leading
         assert term is not None
-        term.failures.declared_dead.update({"lease_ended": 2, "no_answer": 1})
+        term.watch.declared_dead.update({"lease_ended": 2, "no_answer": 1})
         term.pending_moves.moves[Why.DEAD] = 2
         numbers = metrics(node)
     assert numbers["kafka_controller_kafkacontroller_activecontrollercount"] == 1

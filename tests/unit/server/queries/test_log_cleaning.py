@@ -15,6 +15,7 @@ from bmq.core.rpc.messages.broker import CleaningRow, LogCleaningRequest, LogCle
 from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.server.queries.log_cleaning import log_cleaning
+from tests.harness.members import memory_broker
 from tests.unit.server.queries.joined import joined, member
 
 TOPIC = uuid.UUID(int=7)
@@ -46,8 +47,9 @@ class Cluster:
 def role(**states: LogCleaning) -> Any:
     """Return a broker's role with these logs of ``TOPIC``: ``p3`` is partition 3."""
     logs = {PartitionKey(TOPIC, int(name[1:])): state for name, state in states.items()}
-    manager = SimpleNamespace(state_of=logs.get)
-    return SimpleNamespace(broker=SimpleNamespace(janitor=SimpleNamespace(cleaning=manager)))
+    broker = memory_broker()
+    broker.janitor.cleaning.state_of = logs.get  # type: ignore[assignment,method-assign]
+    return SimpleNamespace(broker=broker)
 
 
 async def found(cluster: Cluster, numbers: range, broker: Any = None) -> Mapping[int, CleaningFacts]:

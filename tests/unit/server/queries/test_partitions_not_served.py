@@ -12,6 +12,7 @@ from bmq.core.rpc.peers import PeerLost
 from bmq.meta.cluster.member import BROKER, Member
 from bmq.server.queries.partitions_not_served import ClusterNotServed, partitions_not_served
 from bmq.storage.layout import PartitionPath
+from tests.harness.members import NotServing, memory_broker
 from tests.unit.server.queries.joined import joined, member
 
 
@@ -36,9 +37,8 @@ def report(*partitions: tuple[str, int], total: int | None = None, trouble: str 
 
 
 async def test_reports_of_all_brokers_are_joined_by_topic_and_partition() -> None:
-    broker = SimpleNamespace(storage_trouble="")
-    not_served = [(PartitionPath("t", "id", 2), "a hole")]
-    own = SimpleNamespace(broker=broker, assigned=SimpleNamespace(not_served=lambda: iter(not_served)))
+    broker = memory_broker()
+    own = SimpleNamespace(broker=broker, assigned=NotServing(broker, [(PartitionPath("t", "id", 2), "a hole")]))
     responses = {"a": report(("t", 10), ("s", 1)), "b": report(("t", 1))}
     found = await asked(responses, own=own)
     assert [(each["topic"], each["partition"], each["broker"], each["why"]) for each in found.partitions] == [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -256,7 +255,7 @@ class Owner:
 
 
 async def test_the_open_transactions_of_a_partition_by_their_start() -> None:
-    owners = SimpleNamespace(get={PartitionKey(ORDERS, 0): Owner()}.get)
+    owners = {PartitionKey(ORDERS, 0): Owner()}
     facts = facts_of(FakeTransactions({}), owners=owners)
     found = await facts.open_in("orders", 0)
     assert (found["log_start"], found["last_stable_offset"], found["high_watermark"]) == (2, 12, 30)

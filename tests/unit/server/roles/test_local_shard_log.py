@@ -15,9 +15,11 @@ from bmq.core.model import PartitionKey
 from bmq.meta.catalog import OFFSETS_TOPIC, Topic
 from bmq.meta.shard_kinds import GROUPS, ShardId
 from bmq.server.roles.local_shard_log import LocalShardLog, LocalShardLogs
+from bmq.storage.block_cache import BlockCache
 from bmq.storage.filesystem import StorageUnavailable
 from bmq.storage.layout import PartitionPath
 from bmq.storage.log_reader import OffsetNotFound
+from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.fakes import FakeCatalog
 
 TOPIC = UUID(int=1)
@@ -180,7 +182,7 @@ def logs(owner: Any, fence: ShardFence | None = None, *, has_topic: bool = True)
 
     topics = [Topic(name=OFFSETS_TOPIC, topic_id=TOPIC, partitions=1)] if has_topic else []
     assigned: Any = SimpleNamespace(wait=wait)
-    pool: Any = SimpleNamespace(fs=None, progress=None)
+    pool = BlockCache(MemoryFileSystem(MemoryStorage(), "a"))
     return LocalShardLogs(assigned, FakeCatalog(*topics), pool, ShardFence() if fence is None else fence)
 
 
