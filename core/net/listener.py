@@ -28,7 +28,7 @@ from bmq.core.net.departures import Departures, Ended, ended
 from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.internal_connection import SILENCE_S, UnorderedConnection
 from bmq.core.net.login_budget import LIMIT_BYTES, LoginBudget
-from bmq.core.net.newcomers import KEPT_S, Newcomers
+from bmq.core.net.newcomers import Newcomers
 from bmq.core.net.plain_or_tls import PlainOrTls
 from bmq.core.net.request import Dispatch
 from bmq.core.net.request_budget import STUCK_S, RequestBudget
@@ -293,7 +293,7 @@ class Listener:
             return  # a closed connection leaves its place in this turn of the loop
         if not is_refused:  # else it is counted and logged already
             self.metrics.connections_refused += 1
-            why = f"{bound} has had no session for {KEPT_S:g} s"
+            why = f"{bound} has had no session for {self._newcomers.kept_s:.2g} s"
             _log.warning("closing a connection: it has not logged in", extra=fields(**_about(closed), error=why))
         closed.close()
 
@@ -330,7 +330,10 @@ class Listener:
         """
         if self._newcomers.is_refused(connection):
             return
-        self._newcomers.remove(connection)
+        if connection.session.principal == ANONYMOUS:  # anybody may have such a session, at once
+            self._newcomers.remove(connection)
+        else:
+            self._newcomers.log_in(connection, self.loop.time())
         refusal = self._bounds.admit(connection)
         if not refusal:
             return

@@ -1,18 +1,25 @@
 """The connections without a session, and the rule by which they lose their places to new connections.
 
 At max.connections, a new connection is either refused or takes the place of a connection without a session.  The rule
-must serve two cases.  Strangers hold all places and stay silent: they must not keep clients out.  More clients than
-places connect at once: they must not end each other's log-ins, or none ends.  So:
+must serve three cases.  Strangers hold all places and stay silent: they must not keep clients out.  Few places are
+left, and a trickle of strangers comes for them: log-ins are quick, so most must end.  More clients than places connect
+at once: they must not end each other's log-ins, or none ends.  So:
 
 * a connection that is refused, and held before its close, loses its place first and at once;
+* every second of the other connections has a quick place, the others have patient places;
+* the oldest connection with a quick place loses it at once after ``PATIENCE`` times the usual time of a log-in;
 * any other connection keeps its place for ``KEPT_S`` from its first read, which may wait for a rate of connections;
 * past this time, the youngest connection is the first to lose its place: an older connection is nearer to its session;
-* places change hands at random moments, on average ``SHARE`` of all these connections a second.
+* places change hands at random moments, on average ``SHARE`` of the patient places a second.
 
-The last two rules leave the older half of the connections alone.  Their log-ins end even if the process needs far
+The usual time is learned.  Each log-in moves it by the factor ``STEP`` at most, so it follows the majority of log-ins.
+Only log-ins with a name count: a stranger has none.  While log-ins usually take long, as in a storm of clients, all
+places are patient.  A client whose log-in takes longer than usual has the patient places, whatever the others do.
+
+The last two rules leave the older half of the patient places alone.  Their log-ins end even if the process needs far
 longer than ``KEPT_S`` for all log-ins together.  Random moments keep strangers from taking each place as it becomes
 free.  So no attack, in bursts or in time with the changes, is better than a steady flood.  If a steady flood has
-``r`` times the rate of the changes, a new connection gets a place with a chance of 1 / (1 + 2r).
+``r`` times the rate of the changes, a new connection gets a patient place with a chance of 1 / (1 + 2r).
 """
 
 from __future__ import annotations
@@ -23,15 +30,21 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 KEPT_S = 5.0
-"""Seconds in which no connection loses its place.
+"""Seconds in which no connection loses a patient place.
 
 A log-in takes six round trips of 300 ms at most and up to 2 s for a Kerberos ticket.  A turn of the loop with a
 thousand TLS handshakes takes 1 to 2 s.
 """
 SHARE = 0.1
-"""The part of the connections without a session that may lose their places in a second: half of them in ``KEPT_S``."""
+"""The part of the patient places that may change hands in a second: half of them in ``KEPT_S``."""
 SAVED_S = 0.5
 """Seconds of this rate that a pause saves: after it, a twentieth of the places may change hands at once."""
+PATIENCE = 4.0
+"""Usual times of a log-in in which a connection keeps a quick place."""
+QUICK_LEAST_S = 0.2
+"""Seconds in which a connection keeps a quick place at least: a log-in takes six round trips."""
+STEP = 1.5
+"""The factor by which a log-in changes the time of quick places at most: from the longest to the least in 8 log-ins."""
 C = TypeVar("C", bound=Hashable)
 
 
@@ -41,17 +54,29 @@ class Newcomers(Generic[C]):
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
         """``chance`` returns random numbers from 0 to 1."""
         self._chance = chance
-        # An OrderedDict finds its first key at once, after any number of removals.
-        self._young: OrderedDict[C, float] = OrderedDict()  # the time of each one's first read; oldest first
-        self._old: dict[C, None] = {}  # past ``KEPT_S``; the oldest is the first
+        # Of each connection, the time of its first read.  An OrderedDict finds its first key at once, after any number
+        # of removals.
+        self._young: OrderedDict[C, float] = OrderedDict()  # oldest first
+        self._old: dict[C, float] = {}  # past ``KEPT_S``; the oldest is the first
+        self._quick: OrderedDict[C, float] = OrderedDict()  # young or old; the next to lose its place is the first
+        self._patient: OrderedDict[C, float] = OrderedDict()  # the others, oldest first
         self._refused: dict[C, None] = {}  # refused, and held for a while before their close
-        self._next_s = 0.0  # when the next place may change hands
+        self._next_s = 0.0  # when the next patient place may change hands
+        self._quick_s = KEPT_S  # how long a connection keeps a quick place
 
     def __repr__(self) -> str:
-        return f"<Newcomers young={len(self._young)} old={len(self._old)} refused={len(self._refused)}>"
+        return (
+            f"<Newcomers young={len(self._young)} old={len(self._old)} refused={len(self._refused)}"
+            f" kept={self._quick_s:.2g} s>"
+        )
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old)
+        return len(self._quick) + len(self._patient)
+
+    @property
+    def kept_s(self) -> float:
+        """Seconds in which no connection loses its place, unless it is refused."""
+        return self._quick_s
 
     def add(self, connection: C, read_from: float) -> None:
         """Add a connection that was accepted now, and is read from ``read_from`` on: its time begins then.
@@ -59,15 +84,26 @@ class Newcomers(Generic[C]):
         A connection that was accepted later, and is read earlier, may keep its place for as much longer.
         """
         self._young[connection] = read_from
+        places = self._patient if len(self._patient) < len(self._quick) else self._quick
+        places[connection] = read_from
 
     def refuse(self, connection: C) -> None:
         """Note that a connection is refused, and closed after a while: it is the first to lose its place."""
         self.remove(connection)
         self._refused[connection] = None
 
+    def log_in(self, connection: C, now: float) -> None:
+        """Remove a connection whose client has shown its name, and learn from the time that the log-in took."""
+        began = self._young.get(connection, self._old.get(connection))
+        if began is None:
+            return
+        self.remove(connection)
+        wanted_s = min(max(PATIENCE * (now - began), self._quick_s / STEP), self._quick_s * STEP)
+        self._quick_s = min(max(wanted_s, QUICK_LEAST_S), KEPT_S)
+
     def remove(self, connection: C) -> None:
-        """Remove a connection: it has a session, or is closed.  Idempotent."""
-        for each in (self._young, self._old, self._refused):
+        """Remove a connection: it has a session without a log-in, or is closed.  Idempotent."""
+        for each in (self._young, self._old, self._quick, self._patient, self._refused):
             each.pop(connection, None)
 
     @property
@@ -82,12 +118,13 @@ class Newcomers(Generic[C]):
     def may_give_way(self, now: float) -> bool:
         """Return whether a connection may lose its place at ``now``.
 
-        A connection becomes old once, so a call has constant cost on average.
+        A connection becomes old once, and leaves a patient place once, so a call has constant cost on average.
         """
         young, old = self._young, self._old
         while young and now - next(iter(young.values())) >= KEPT_S:
-            old[young.popitem(last=False)[0]] = None
-        return bool(self._refused) or (bool(old) and now >= self._next_s)
+            connection, began = young.popitem(last=False)
+            old[connection] = began
+        return bool(self._refused) or self._is_due(now) or self._overdue(now) is not None
 
     def give_way(self, now: float) -> C | None:
         """Remove and return the connection that loses its place to a new connection; None if none does."""
@@ -95,6 +132,34 @@ class Newcomers(Generic[C]):
             return None
         if self._refused:
             return self._refused.popitem()[0]
-        pause_s = 2 * self._chance() / (SHARE * len(self))
-        self._next_s = max(self._next_s, now - SAVED_S) + pause_s
-        return self._old.popitem()[0]
+        if self._is_due(now):
+            patient = len(self._patient) if self._quick_s < KEPT_S else len(self)
+            pause_s = 2 * self._chance() / (SHARE * max(1, patient))
+            self._next_s = max(self._next_s, now - SAVED_S) + pause_s
+            given: C | None = self._old.popitem()[0]
+        else:
+            given = self._overdue(now)
+        assert given is not None, "may_give_way has found it"
+        self.remove(given)
+        return given
+
+    def _is_due(self, now: float) -> bool:
+        """Return whether the youngest of the old connections may lose its place."""
+        return bool(self._old) and now >= self._next_s
+
+    def _overdue(self, now: float) -> C | None:
+        """Return the connection that has had a quick place for too long; None if there is none.
+
+        After log-ins by quick places, more places are patient than quick.  The oldest patient places then become quick.
+        """
+        if self._quick_s >= KEPT_S:
+            return None
+        quick, patient = self._quick, self._patient
+        while len(patient) > len(quick):
+            connection, began = patient.popitem(last=False)
+            quick[connection] = began
+            quick.move_to_end(connection, last=False)
+        if not quick:
+            return None
+        first = next(iter(quick))
+        return first if now - quick[first] >= self._quick_s else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,11 +16,14 @@ from bmq.core.net.internal_connection import UnorderedConnection
 from bmq.core.net.listener import Listener
 from bmq.core.net.newcomers import KEPT_S, SAVED_S, SHARE
 from bmq.core.net.strangers import Strangers
+from bmq.core.security.principal import ANONYMOUS, Principal, user
 from bmq.core.security.session import Session
 from bmq.proxy.quotas.connection_rates import TURN_S
 from tests.harness.log_text import lines
 from tests.unit.core.net.test_admission import Bounds, Rates
 from tests.unit.core.net.world import Peer, World, frame, turn
+
+USER = user("alice")
 
 
 def stranger(world: World, host: str = "10.0.0.1", listener: str = "A") -> Peer:
@@ -38,7 +42,8 @@ def _gate(connection: ClientConnection) -> None:
     connection.limit_frames(1_000, "sasl.server.max.receive.size", 8)
 
 
-def log_in(peer: Peer) -> None:
+def log_in(peer: Peer, principal: Principal = ANONYMOUS) -> None:
+    peer.connection.session = replace(peer.connection.session, principal=principal)
     peer.connection.unlimit_frames()
     peer.connection.identified()
 
@@ -286,6 +291,63 @@ async def test_clients_get_in_while_silent_strangers_hold_all_places() -> None:
         assert not client.is_gone
         log_in(client)
     assert [each.is_gone for each in strangers] == [False] * 10 + [True] * 10
+    world.listener.close()
+
+
+async def log_ins_in_a_trickle(world: World, log_in_s: float) -> int:
+    """Return how many of 50 log-ins end while strangers come for the last five of ten places, and stay silent."""
+    world.listener._newcomers._chance = random.Random(2).random
+    clients = [stranger(world) for _ in range(5)]
+    for each in clients:
+        log_in(each)
+    rng = random.Random(1)
+    log_ins = 0
+    for _ in range(50):
+        for _ in range(10):
+            stranger(world, host="10.0.0.6")
+            await asyncio.sleep(rng.uniform(0.05, 0.15))
+        client = stranger(world, host="10.0.0.2")
+        await asyncio.sleep(log_in_s / 2)
+        stranger(world, host="10.0.0.6")
+        await asyncio.sleep(log_in_s / 2)
+        if not client.connection.is_closed:
+            log_in(client, USER)
+            log_ins += 1
+            client.leave()
+            await turn()
+    assert not any(each.is_gone for each in clients)
+    world.listener.close()
+    return log_ins
+
+
+async def test_a_trickle_of_silent_strangers_keeps_no_client_out_of_the_last_places(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(max_connections=10)
+    for _ in range(20):
+        client = stranger(world)
+        await asyncio.sleep(0.05)
+        log_in(client, USER)
+        client.leave()
+    assert await log_ins_in_a_trickle(world, 0.05) >= 40
+    assert "max.connections (10) is reached, and it has had no session for 0.2 s" in lines(caplog)[-1]
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+async def test_sessions_without_a_name_do_not_shorten_the_time_for_a_log_in(protocol: str) -> None:
+    """Strangers get such sessions on a listener without authentication: a slower log-in of another one must go on."""
+    world = World(max_connections=10)
+    for _ in range(20):
+        early = world.peer() if protocol == "PLAINTEXT" else stranger(world)
+        if protocol == "SSL":
+            await asyncio.sleep(0.01)
+            log_in(early)
+        early.leave()
+    assert world.listener._newcomers.kept_s == KEPT_S
+    client = stranger(world)
+    await asyncio.sleep(0.01)
+    log_in(client, USER)
+    assert world.listener._newcomers.kept_s < KEPT_S
     world.listener.close()
 
 

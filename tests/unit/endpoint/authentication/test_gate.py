@@ -25,6 +25,7 @@ from bmq.core.logging.limit import BURST
 from bmq.core.metrics.counters import PortCounters
 from bmq.core.net.admission import NO_BOUNDS, ConnectionBounds
 from bmq.core.net.listener import ClientConnection, Listener
+from bmq.core.net.newcomers import KEPT_S
 from bmq.core.net.request import Client
 from bmq.core.security.authentication import (
     Authenticated,
@@ -255,6 +256,7 @@ async def test_a_client_logs_in_while_strangers_hold_all_connections() -> None:
     kept, strangers = world.client(), [world.client() for _ in range(4)]
     kept.handshake()
     assert kept.token(ALICE).error_code == ErrorCode.NONE
+    assert world.listener._newcomers.kept_s < KEPT_S, "its log-in was quick"
     for _ in range(3):
         began = clock()
         client = world.client()
