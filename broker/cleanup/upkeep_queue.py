@@ -38,17 +38,18 @@ class UpkeepState(RetentionState):
 
     ``due``: the times of its jobs, in milliseconds.  ``merge_from``: the name at which the next pass of merging begins,
     None for the log's first name.  ``denied_folders``: the jobs' folders whose drafts may not be given back, as of the
-    last look.  ``pauses``: the pause and its beginning (wall time), by jobs' folders that may not be deleted, as of the
-    last sweep.
+    last look.  ``late_merges``: the drafts whose merges cannot be settled, as of the last look.  ``pauses``: the pause
+    and its beginning (wall time), by jobs' folders that may not be deleted, as of the last sweep.
     """
 
-    __slots__ = ("denied_folders", "due", "merge_from", "pauses")
+    __slots__ = ("denied_folders", "due", "late_merges", "merge_from", "pauses")
 
     def __init__(self, driver: PartitionDriver) -> None:
         super().__init__(driver)
         self.due: dict[Job, int] = {}
         self.merge_from: SegmentName | None = None
         self.denied_folders: frozenset[str] = frozenset()
+        self.late_merges: frozenset[str] = frozenset()
         self.pauses: dict[str, tuple[int, int]] = {}
 
     def forget_files(self) -> None:
