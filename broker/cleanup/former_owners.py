@@ -15,10 +15,13 @@ A former owner that stood still goes on with its next step, however late.  Its d
 | index of a merge, complete        | append files         | appending them now: the late call then finds no sources.  |
 |                                   |                      | It could append them to a source of a cleaned segment,    |
 |                                   |                      | which hides them                                          |
+| index of a merge, complete, of a  | append files         | nothing: an owner may delete the target late, with all    |
+| target below the log start        |                      | that was appended.  The log waits                         |
 | index of a merge, incomplete      | prove the ownership  | nothing: the proof fails                                  |
-| index of a merge, lost by storage | append files         | appending the first source now: the late call then lacks  |
-|                                   |                      | it.  The target is in the draft's name, and the first     |
-|                                   |                      | source follows the target.  The draft is deleted          |
+| index of a merge, lost by storage | append files         | nothing: the sources are not known.  The log waits        |
+
+A log that waits is neither merged nor cleaned nor swept.  The wait ends once its log start has passed the files.  Or an
+operator ends the process of the former owner, and deletes the draft.
 
 An index of a merge is complete before its writer proves its ownership.  So one
 listing shows all these drafts to a successor.
@@ -27,13 +30,13 @@ listing shows all these drafts to a successor.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from enum import Enum
 
 from bmq.broker.cleanup.index_reads import read_other_idx
-from bmq.broker.cleanup.orphans import files_of, is_merge_draft, temporary_files
+from bmq.broker.cleanup.merge_drafts import is_merge_draft, target_of
+from bmq.broker.cleanup.orphans import files_of, temporary_files
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_merge import SegmentMerger
 from bmq.broker.cleanup.segment_swap import DRAFT, DRAFT_INDEX, TAKEN, given_back
@@ -58,8 +61,6 @@ from bmq.storage.log_segments import ListedSegment, walk
 _log = logging.getLogger(__name__)
 
 _CLEANED = (f"{DRAFT}-", f"{DRAFT_INDEX}-")
-_MERGED_NAME = re.compile(r"\.join-(\d{20})-(\d{8})-(\d{4,})-.")
-"""The beginning of the draft's name: the name of the segment that the others are appended to."""
 
 
 class Unsettled(Enum):
@@ -67,6 +68,10 @@ class Unsettled(Enum):
 
     MERGE = "a former owner's merge is not settled yet; try again in a minute"
     MANY = "the partition's folder has too many temporary files; they are deleted first: try again in an hour"
+    LATE = (
+        "an owner's merge may still come, and the present owner cannot settle it; until then nothing is merged or"
+        " cleaned: end the process that wrote the draft .join-… which the owner's log names, then delete the draft"
+    )
     DRAFT = (
         "a former owner may have taken drafts from a job's folder, and storage does not let the owner give them back;"
         " until then nothing is merged or cleaned: give the brokers' user the rights to read and to write the folders"
@@ -84,10 +89,11 @@ class FormerOwners:
         self.merges_ended = 0
         """Merges of former owners that were carried out here."""
 
-    async def settle(self, state: UpkeepState) -> Unsettled | None:
+    async def settle(self, state: UpkeepState, *, may_append: bool = True) -> Unsettled | None:
         """Settle the drafts in the partition's folder; return why the log may not be merged and cleaned now, or None.
 
-        To be called while no round of this process writes drafts for the partition.  Raises StorageError, and
+        To be called while no round of this process writes drafts for the partition.  Without ``may_append`` merges
+        wait: a job holds the partition, and has read the files.  Raises StorageError, and
         RequestError or KvError if the ownership cannot be proven.
         """
         driver, machine = state.driver, state.driver.machine
@@ -105,7 +111,13 @@ class FormerOwners:
             await self._fs.delete(path)
         denied |= await self._give_back_all(taken)
         self._warn(state, denied)
-        state.settled_merges = frozenset([path for path in merges if await self._end_merge(state, path)])
+        late: dict[str, str] = {}
+        state.settled_merges = frozenset(
+            [path for path in merges if await self._end_merge(state, path, late, may_append)]
+        )
+        self._warn_late(state, late)
+        if late:
+            return Unsettled.LATE
         if len(state.settled_merges) < len(merges):
             return Unsettled.MERGE
         if len(listed) == self._names_per_job:  # behind these names there may be a draft of a merge
@@ -163,12 +175,26 @@ class FormerOwners:
         except AlreadyExists:
             await self._fs.delete(taken)
 
-    async def _end_merge(self, state: RetentionState, draft: str) -> bool:
-        """Carry out the merge whose index is this draft, if it is still to come; return False if it has to wait."""
-        path, name = state.driver.path, _MERGED_NAME.match(base_name(draft))
-        if name is None:
-            return True  # no process writes such a file
-        target = SegmentName(int(name[1]), int(name[2]), int(name[3]))
+    @staticmethod
+    def _warn_late(state: UpkeepState, late: Mapping[str, str]) -> None:
+        """Warn once of each draft in ``late``, with the reason why its merge cannot be settled, and note the drafts."""
+        for path in sorted(late.keys() - state.late_merges):
+            text = (
+                "an owner's merge may still come and cannot be settled, and the log waits unmerged and uncleaned: end"
+                " the process that wrote the draft, by the incarnation in its name; then delete the draft (hdfs dfs"
+                " -rm, rm)"
+            )
+            _log.warning(text, extra=fields(**state.driver.path.log_fields, path=path, error=late[path]))
+        state.late_merges = frozenset(late)
+
+    async def _end_merge(self, state: RetentionState, draft: str, late: dict[str, str], may_append: bool) -> bool:
+        """Carry out the merge whose index is this draft, if it is still to come; return False if it has to wait.
+
+        A merge that cannot be carried out gets its reason in ``late``.
+        """
+        path, machine, target = state.driver.path, state.driver.machine, target_of(draft)
+        if target is None or not await self._exists(path.log(target)):
+            return True  # no process writes such a file, or the call finds no target
         lost: list[StorageError] = []
 
         def failed(_: str, error: Exception) -> None:
@@ -177,13 +203,20 @@ class FormerOwners:
 
         merged = await read_other_idx(self._fs, path, target, draft, path.log(target), failed)
         if lost:
-            return await self._end_lost_merge(state, draft, target, lost[0])
+            late[draft] = f"storage has lost the draft: {lost[0]!r}"
+            return False
         if merged is None:
             return True
         members = await self._members(state, merged)
-        if len(members) < 2:
+        if len(members) < 2 or merged.end_offset <= machine.log_start:
             return True
+        if not may_append or machine.swap is not None or machine.record.swap is not None:
+            return False  # the cleaned segment hides all that is appended to its sources
         if _is_named(state, members[-1].name):
+            return False
+        end = members[0].end
+        if end is None or end <= machine.log_start:
+            late[draft] = "the segment that the others are appended to is below the log start, and may be deleted late"
             return False
         target, *sources = (one.name for one in members)
         try:
@@ -199,49 +232,12 @@ class FormerOwners:
         await self._merger.finish(state, draft, target, sources)
         return True
 
-    async def _end_lost_merge(
-        self, state: RetentionState, draft: str, target: SegmentName, error: StorageError
-    ) -> bool:
-        """Merge the first two files of a merge without its draft; return False if the merge has to wait.
-
-        They were whole for the writer of the merge.  If they are not, nothing is to come.  If storage has lost the
-        index of a file as well, nothing shows whether the file is whole: the log waits for its repair.
-        """
-        pair = await self._first_pair(state, target)
-        parts: list[Checkpoint] = []
-        for one in pair:
-            if _is_named(state, one.name):
-                return False
-            index = await self._merger.read_idx(state, one.name)
-            if index is None:
-                return False
-            if (index.position, index.end_offset) == (one.length, one.end):
-                parts.append(index)
-        if len(parts) == 2:
-            refusal = await self._merger.join(state, [one.name for one in pair], parts)
-            if isinstance(refusal, OutOfSpace):
-                raise refusal  # as above
-            self.merges_ended += refusal is None
-        text = "storage has lost the index of a former owner's merge: the merge is ended without it"
-        _log.warning(text, extra=fields(**state.driver.path.log_fields, path=draft, error=error))
-        await self._fs.delete(draft)
+    async def _exists(self, path: str) -> bool:
+        try:
+            await self._fs.status(path)
+        except NoSuchFile:
+            return False
         return True
-
-    async def _first_pair(self, state: RetentionState, target: SegmentName) -> Sequence[ListedSegment]:
-        """Return the target of a merge and its first source, the file behind the target; none without a source."""
-        pair: list[ListedSegment] = []
-        async with aclosing(walk(self._fs, state.driver.path)) as listing:
-            async for listed in listing:
-                if listed.name.base < target.base or (not pair and listed.name != target):
-                    continue
-                pair.append(listed)
-                if len(pair) == 2:
-                    break
-        is_merge = len(pair) == 2 and all(
-            one.is_live and one.has_log and one.has_idx and one.name.epoch == target.epoch and not one.name.cleaning
-            for one in pair
-        )
-        return pair if is_merge else ()
 
     async def _members(self, state: RetentionState, merged: Checkpoint) -> list[ListedSegment]:
         """Return the files of the merge, in order; none if they do not fit its index."""

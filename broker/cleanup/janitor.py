@@ -100,6 +100,7 @@ class Janitor:
             interval_ms=self.config.interval_ms,
             names_per_job=self.config.names_per_job,
             deletes_per_job=self.config.deletes_per_job,
+            merge_sources_max=self.config.merge_sources_max,
             retain_at=lambda care, due_ms: self.queue.schedule(care, Job.RETAIN, due_ms),
             delete_at=lambda care, due_ms: self.queue.schedule(care, Job.DELETE, due_ms),
             now_ms=context.now_ms,
@@ -313,8 +314,10 @@ class Janitor:
         # A round settles the drafts at its beginning; then its own are there.
         if not self.cleaning.is_cleaning(care):
             async with care.names_lock:
-                unsettled = await self._former_owners.settle(care)
-            if unsettled is Unsettled.MERGE:  # else the sweep may end the wait: it deletes old files and folders
+                is_held = care.held_until(self._context.now_ms()) is not None
+                unsettled = await self._former_owners.settle(care, may_append=not is_held)
+            # Else the sweep may end the wait: it deletes old files, and old folders of jobs.
+            if unsettled is Unsettled.MERGE or unsettled is Unsettled.LATE:
                 self.queue.schedule(care, Job.SWEEP, now_ms + self.config.retry_ms)
                 return
         job = care.hold.job if care.hold is not None and care.held_until(now_ms) is not None else None

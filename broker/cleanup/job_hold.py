@@ -14,6 +14,7 @@ class JobHold:
 
     ``bytes_before`` and ``bytes_after`` are of the sources and results of the groups that were swapped; None if an
     owner before may have swapped some.  ``has_rights``: this process may rename files out of the job's folder.
+    ``is_settled``: the drafts of former owners are settled for the round.
     ``swapping``: the end offset of the group whose swap began last, with its bytes before and after; None once they are
     counted.  A swap whose request fails may take effect all the same.
     """
@@ -23,6 +24,7 @@ class JobHold:
     bytes_before: int | None = None
     bytes_after: int | None = None
     has_rights: bool = False
+    is_settled: bool = False
     swapping: tuple[int, int, int] | None = None
 
     def begin(self) -> None:

@@ -113,7 +113,7 @@ class JobRounds(Generic[L]):
         hold = self._hold(state, job)
         try:
             async with state.names_lock:
-                plan = await self._plan(state)
+                plan = await self._plan(state, hold)
         except BaseException:
             if hold is not before:  # else a request of the same round has made it
                 self._release(state, hold)
@@ -143,7 +143,7 @@ class JobRounds(Generic[L]):
         async with state.names_lock:
             if not groups:
                 await self._check_rights(state, hold)
-            segments = await self._prepare(state, groups)
+            segments = await self._prepare(state, hold, groups)
             request = SwapRequest(driver=state.driver, job=job, end=end, swap_until_ms=swap_until_ms, segments=segments)
             for group in groups:
                 try:
@@ -218,11 +218,12 @@ class JobRounds(Generic[L]):
 
     # -------------------------------------------------------------------------------------------------------- the plan
 
-    async def _plan(self, state: L) -> RoundPlan:
+    async def _plan(self, state: L, hold: JobHold) -> RoundPlan:
         machine = state.driver.machine
         if machine.swap is not None or machine.record.swap is not None:
             raise _refused(f"{Reason.SWAP_PENDING.value}; try again in a minute")
-        await self._settle(state)
+        hold.is_settled = False  # a round before has another plan
+        await self._settle(state, hold)
         closed = await self._cleaning.closed_segments(state).look()
         config, wall_ms = machine.config, self._context.clock.now_ms()
         facts = log_facts(state, closed)
@@ -256,14 +257,18 @@ class JobRounds(Generic[L]):
                 )
         return _round_plan(config, plan, wall_ms, aborted, producers)
 
-    async def _settle(self, state: L) -> None:
-        """Settle the drafts of former owners, whose next step could change a source.  Raises RequestError."""
-        if (unsettled := await self._former_owners.settle(state)) is not None:
+    async def _settle(self, state: L, hold: JobHold) -> None:
+        """Settle the drafts of former owners, whose next step could change a source.  Raises RequestError.
+
+        Merges are carried out once, before the round: later they would change files that the job has read.
+        """
+        if (unsettled := await self._former_owners.settle(state, may_append=not hold.is_settled)) is not None:
             raise _refused(unsettled.value)
+        hold.is_settled = True
 
     # -------------------------------------------------------------------------------------------------------- the swap
 
-    async def _prepare(self, state: L, groups: Sequence[DraftGroup]) -> Sequence[ListedSegment]:
+    async def _prepare(self, state: L, hold: JobHold, groups: Sequence[DraftGroup]) -> Sequence[ListedSegment]:
         """Prepare the log as for a round; return the live segments that no record names, in order of offsets.
 
         The swap of the record is completed, and the drafts of former owners are settled: no source changes any more.
@@ -278,7 +283,7 @@ class JobRounds(Generic[L]):
             await driver.store_swap(wanted)
         if driver.machine.record.swap is not None:
             await self._cleaning.finish_swap(state)
-        await self._settle(state)
+        await self._settle(state, hold)
         floor = min((entry.name.order for entry in driver.machine.record.segments), default=None)
         async with aclosing(walk(self._fs, driver.path)) as listing:
             async for listed in listing:

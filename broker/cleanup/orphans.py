@@ -12,6 +12,7 @@ import re
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 
+from bmq.broker.cleanup.merge_drafts import is_merge_draft
 from bmq.broker.cleanup.upkeep_queue import UpkeepState
 from bmq.broker.context import BrokerContext
 from bmq.core.errors import FormatError
@@ -207,11 +208,6 @@ class Sweeper:
             elif parsed[0] in found or len(found) < self._journals_per_sweep:
                 found.setdefault(parsed[0], []).append(status)
         return found
-
-
-def is_merge_draft(path: str) -> bool:
-    """Return whether the file is the draft of a merge's index."""
-    return layout.base_name(path).startswith(".join-")
 
 
 async def files_of(fs: FileSystem, folder: str, *, after: str = "") -> AsyncGenerator[FileStatus, None]:

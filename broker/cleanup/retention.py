@@ -16,6 +16,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from bmq.broker.cleanup.index_reads import read_segment_idx
+from bmq.broker.cleanup.merge_drafts import may_gain, targets_below
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import PartitionState
 from bmq.core.model import SegmentName
@@ -101,6 +102,7 @@ class Retention(Generic[L]):
         interval_ms: int,
         names_per_job: int,
         deletes_per_job: int,
+        merge_sources_max: int,
         retain_at: Callable[[L, int], None],
         delete_at: Callable[[L, int], None],
         now_ms: Callable[[], int],
@@ -111,6 +113,7 @@ class Retention(Generic[L]):
         self._interval_ms = interval_ms
         self._names_per_job = names_per_job
         self._deletes_per_job = deletes_per_job
+        self._merge_sources_max = merge_sources_max
         self._retain_at = retain_at
         self._delete_at = delete_at
         self._failed = failed
@@ -271,7 +274,7 @@ class Retention(Generic[L]):
         now_ms = self._now_ms()
         log_start = -1
         while state.pending_deletes and state.pending_deletes[0][0] <= now_ms:
-            log_start = state.pending_deletes.popleft()[1]
+            log_start = max(log_start, state.pending_deletes.popleft()[1])
         if state.pending_deletes:
             self._delete_at(state, state.pending_deletes[0][0])
         if log_start < 0:
@@ -284,17 +287,33 @@ class Retention(Generic[L]):
             raise
 
     async def _delete_below(self, state: L, log_start: int) -> None:
+        # Before the files: the append of a merge whose draft is gone is over, and shows in the listing of the files.
+        targets = await targets_below(self._fs, state.driver.path.folder, log_start)
         # A file that may be open is never deleted: its writer would go on being acknowledged.
         below, is_more, state.leftover = await find_deletable(
             self._fs, state.driver.path, log_start, self._deletes_per_job, partial(_may_be_open, state)
         )
         for listed in below:
+            if listed.name in targets and await self._may_gain(state, listed.name, log_start):
+                is_more, due_ms = False, self._now_ms() + CHECK_MS  # no change of the record ends the wait
+                state.pending_deletes.append((due_ms, log_start))
+                self._delete_at(state, due_ms)
+                break
             # The index first: a log without one is scanned, an index without a log stays as garbage.
             await self._fs.delete(state.driver.path.idx(listed.name))
             self.files_deleted += await self._fs.delete(state.driver.path.log(listed.name))
         if is_more:
             state.pending_deletes.appendleft((0, log_start))
             self._delete_at(state, 0)
+
+    async def _may_gain(self, state: L, target: SegmentName, log_start: int) -> bool:
+        """Return whether a merge that is still to come may append records from the log start on to this file.
+
+        Its deletion would take them along.  Raises StorageError.
+        """
+        floor = min((entry.name.order for entry in state.driver.machine.record.segments), default=None)
+        path, most = state.driver.path, self._merge_sources_max
+        return await may_gain(self._fs, path, target, log_start, floor=floor, most=most)
 
 
 def _may_be_open(state: RetentionState, listed: ListedSegment) -> bool:

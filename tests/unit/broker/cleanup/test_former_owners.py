@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,17 +13,16 @@ from bmq.broker.cleanup.upkeep_queue import UpkeepState
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
 from bmq.storage.cleaning.job_round import DRAFT_FOLDER
-from bmq.storage.filesystem import CorruptData, NotAllowed, OutOfSpace, StorageError, StorageUnavailable, write_once
+from bmq.storage.filesystem import NotAllowed, OutOfSpace, StorageUnavailable, write_once
 from bmq.storage.layout import base_name
 from bmq.storage.log_segments import walk
-from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, Found, allow, compacted, contents, hidden, update
+from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, allow, compacted, contents, hidden, update
 from tests.unit.broker.cleanup.jobs import NEVER_DUE, CleaningJob, Story, refused
+from tests.unit.broker.cleanup.late_merges import PATIENT, begun_merge, lose
 from tests.unit.broker.cleanup.upkeep import CONFIG, KEY, PATH, SMALL, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
-PATIENT = replace(BRISK, step_timeout_ms=1 << 40)
-"""The janitor of a process that stands still: its deadlines do not run."""
 RECORD_KEY = ownership.partition_key("bmq", KEY)
 HELD_MS = 600_000
 LAX = replace(BRISK, grace_ms=HELD_MS)
@@ -70,84 +68,6 @@ async def test_a_merge_that_a_former_owner_ends_late_loses_no_record() -> None:
     assert [name for name in await world.names() if name.startswith(".join")] == []
 
 
-LOST = "storage has lost the index of a former owner's merge"
-
-
-async def begun_merge(world: World) -> tuple[Owner, Found, asyncio.Event, asyncio.Task[None], list[Exception]]:
-    """Return a former owner before the concat of a merge, its records, and the gate, task and refusals of the call."""
-    first = await world.owner("a", COMPACT, PATIENT)
-    last = await update(first, 14)
-    gate, concat, refusals = asyncio.Event(), first.steps.concat, list[Exception]()
-
-    async def late(target: str, sources: Sequence[str]) -> None:
-        await gate.wait()
-        try:
-            await concat(target, sources)
-        except Exception as error:
-            refusals.append(error)
-            raise
-
-    first.steps.concat = late  # type: ignore[method-assign]
-    first.configure(segment_bytes=1_400)
-    zombie = asyncio.create_task(first.rounds())
-    await asyncio.sleep(1)
-    return first, last, gate, zombie, refusals
-
-
-def lose(owner: Owner, error: StorageError, *beginnings: str) -> Counter[str]:
-    """Lose the blocks of files with these beginnings of names; return how often each was read."""
-    read, reads = owner.steps.read, Counter[str]()
-
-    async def lost(path: str, position: int, length: int) -> bytes:
-        name = base_name(path)
-        if name.startswith(beginnings):
-            reads[name] += 1
-            raise error
-        return await read(path, position, length)
-
-    owner.steps.read = lost  # type: ignore[method-assign]
-    return reads
-
-
-@pytest.mark.parametrize("error", [CorruptData("no sound replica"), StorageUnavailable("no live replica")], ids=repr)
-async def test_a_merge_whose_draft_storage_has_lost_is_ended_once(
-    error: StorageError, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Merge the first two files, so that the late call finds no source: the log is cleaned, and loses no record."""
-    world = World()
-    _, last, gate, zombie, refusals = await begun_merge(world)
-    second = await compacted(world, "b")
-    reads = lose(second, error, ".join-")
-    for _ in range(3):
-        await second.rounds()
-    assert second.janitor._former_owners.merges_ended == 1
-    assert list(reads.values()) == [1]
-    assert [name for name in await world.names() if name.startswith(".join")] == []
-    assert len([record for record in caplog.records if LOST in record.message]) == 1
-    gate.set()
-    await asyncio.wait({zombie}, timeout=5)
-    assert len(refusals) == 1
-    assert second.janitor.cleaning.cleaner.rounds > 0
-    assert (await contents(world, 0, 14))[0] == last
-    assert second.janitor.failures == 0
-
-
-async def test_a_late_call_of_a_merge_whose_draft_is_lost_loses_no_record() -> None:
-    """Let the former owner's call come between the cleaning and the end of the sources."""
-    world = World()
-    _, last, gate, zombie, refusals = await begun_merge(world)
-    config = replace(COMPACT, file_delete_delay_ms=HELD_MS, cleaning=replace(COMPACT.cleaning, segment_bytes=300))
-    second = await compacted(world, "b", config)
-    lose(second, CorruptData("no sound replica"), ".join-")
-    for _ in range(3):
-        await second.rounds()
-    assert second.janitor.cleaning.cleaner.rounds > 0
-    gate.set()
-    await asyncio.wait({zombie}, timeout=5)
-    assert len(refusals) == 1
-    assert (await contents(world, 0, 14))[0] == last
-
-
 async def test_in_an_outage_the_merge_of_a_former_owner_is_still_to_come() -> None:
     world = World()
     _, last, gate, zombie, _ = await begun_merge(world)
@@ -164,60 +84,6 @@ async def test_in_an_outage_the_merge_of_a_former_owner_is_still_to_come() -> No
     gate.set()
     await asyncio.wait({zombie}, timeout=5)
     assert (await contents(world, 0, 14))[0] == last
-
-
-async def test_a_merge_that_its_owner_ended_is_not_begun_again_for_a_lost_draft() -> None:
-    """Find the target longer than its index: no other file is appended to it."""
-    world = World()
-    first, last, gate, zombie, _ = await begun_merge(world)
-
-    async def never(source: str, target: str) -> None:
-        await asyncio.Event().wait()
-
-    first.steps.replace = never  # type: ignore[method-assign]
-    gate.set()
-    await asyncio.sleep(1)
-    second = await compacted(world, "b")
-    lose(second, CorruptData("no sound replica"), ".join-")
-    for _ in range(3):
-        await second.rounds()
-    zombie.cancel()
-    assert second.janitor._former_owners.merges_ended == 0
-    assert [name for name in await world.names() if name.startswith(".join")] == []
-    assert (await contents(world, 0, 14))[0] == last
-
-
-@pytest.mark.parametrize("at", [0, 1])
-async def test_files_that_are_not_whole_are_of_no_lost_merge(at: int) -> None:
-    """Append no file behind leftovers of a failed write, and none with leftovers: no owner has begun such a merge."""
-    world = World()
-    _, last, _, zombie, _ = await begun_merge(world)
-    zombie.cancel()
-    names = [one.name async for one in walk(world.reading, PATH)]
-    appender = await world.reading.append(PATH.log(names[at]))
-    appender.write(b"left over")
-    await appender.flush()
-    await appender.close()
-    second = await world.owner("b", COMPACT, BRISK)
-    lose(second, CorruptData("no sound replica"), ".join-")
-    for _ in range(3):
-        await second.round(BRISK.grace_ms / 1000)
-    assert [name for name in await world.names() if name.startswith(".join")] == []
-    assert (second.janitor._former_owners.merges_ended, second.janitor.files_merged) == (0, 0)
-    assert (await contents(world, 0, 14))[0] == last
-
-
-async def test_a_merge_whose_draft_and_index_are_lost_waits_for_a_repair() -> None:
-    """Keep the log as it is: whether the two files are whole is not known."""
-    world = World()
-    await begun_merge(world)
-    second = await compacted(world, "b")
-    (draft,) = [name for name in await world.names() if name.startswith(".join")]
-    lose(second, CorruptData("no sound replica"), ".join-", f"{draft[6:-2]}.idx")
-    for _ in range(5):
-        await second.round(BRISK.retry_ms / 1000)
-    assert draft in await world.names()
-    assert (second.janitor.files_merged, second.janitor.cleaning.cleaner.rounds) == (0, 0)
 
 
 async def test_a_folder_full_of_temporary_files_is_swept_and_then_merged() -> None:

@@ -122,8 +122,8 @@ async def test_the_next_owner_settles_former_owners_before_it_swaps() -> None:
     await second.janitor._notice(second.broker.context.now_ms())
     settle, is_settled = second.janitor._former_owners.settle, False
 
-    async def settled(state: Any) -> Unsettled | None:
-        return await settle(state) if is_settled else Unsettled.MERGE
+    async def settled(state: Any, *, may_append: bool = True) -> Unsettled | None:
+        return await settle(state, may_append=may_append) if is_settled else Unsettled.MERGE
 
     second.janitor._former_owners.settle = settled  # type: ignore[method-assign]
     code, text = await refused(story.job.swap(second))
@@ -223,7 +223,7 @@ async def test_a_plan_that_is_too_large_is_refused(bound: str, monkeypatch: pyte
 async def test_a_merge_of_a_former_owner_that_cannot_be_settled_is_waited_for() -> None:
     story = await Story.of()
 
-    async def never(state: object) -> Unsettled:
+    async def never(state: object, *, may_append: bool = True) -> Unsettled:
         return Unsettled.MERGE
 
     story.owner.janitor._former_owners.settle = never  # type: ignore[method-assign]

@@ -1,0 +1,405 @@
+"""Merges that may still come and that the present owner cannot settle: the log waits, and loses no record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from bmq.broker.cleanup.former_owners import Unsettled
+from bmq.broker.cleanup.job_rounds import SwapResult
+from bmq.broker.cleanup.merge_drafts import may_gain, targets_below
+from bmq.broker.cleanup.retention import CHECK_MS
+from bmq.core.aio.steps import finish_steps
+from bmq.core.errors import ErrorCode
+from bmq.core.model import SegmentName
+from bmq.meta.ownership import Swap
+from bmq.storage.filesystem import CorruptData, OutOfSpace, StorageError, StorageUnavailable, write_once
+from bmq.storage.layout import base_name
+from bmq.storage.log_segments import walk
+from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, Found, allow, compacted, contents, update
+from tests.unit.broker.cleanup.jobs import NEVER_DUE, CleaningJob, Story, refused
+from tests.unit.broker.cleanup.late_merges import begun_merge, drafts, lose, write_draft
+from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
+
+pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
+
+LATE = "merge may still come and cannot be settled"
+HELD_MS = 600_000
+RETRY_S = BRISK.retry_ms / 1000 + 1
+KEPT = replace(COMPACT, file_delete_delay_ms=HELD_MS, cleaning=replace(COMPACT.cleaning, segment_bytes=300))
+"""Sources of cleaned segments stay on storage while the story lasts."""
+LAGGING = replace(KEPT, cleaning=replace(KEPT.cleaning, min_compaction_lag_ms=HELD_MS))
+"""Only old records are cleaned: a late merge would put others into a hidden source."""
+
+
+async def names_of(world: World) -> list[SegmentName]:
+    return [one.name async for one in walk(world.reading, PATH)]
+
+
+@pytest.mark.parametrize("error", [CorruptData("no sound replica"), StorageUnavailable("no live replica")], ids=repr)
+async def test_a_log_with_a_lost_draft_of_a_merge_waits_for_an_operator(
+    error: StorageError, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither merge nor clean, warn once, count the log; go on once the draft is deleted."""
+    world = World()
+    first, last, _, zombie, _ = await begun_merge(world)
+    second = await compacted(world, "b")
+    (draft,) = await drafts(world)
+    lose(second, error, ".join-")
+    before = await names_of(world)
+    for _ in range(60):
+        await second.round(RETRY_S)
+    assert await names_of(world) == before
+    assert await drafts(world) == [draft], "the sweep leaves the draft"
+    (line,) = [record for record in caplog.records if LATE in record.message]
+    assert draft in str(vars(line))
+    assert "storage has lost the draft" in str(vars(line))
+    assert finish_steps(second.janitor.cleaning.totals()).uncleanable == 1
+    code, text = await refused(CleaningJob(world).begin(second))
+    assert code is ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert "delete the draft" in text
+    zombie.cancel()
+    first.die()
+    await world.reading.delete(f"{PATH.folder}/{draft}")
+    for _ in range(3):
+        await second.round(RETRY_S)
+    assert second.janitor.cleaning.cleaner.rounds == 1
+    assert finish_steps(second.janitor.cleaning.totals()).uncleanable == 0
+    assert (await contents(world, 0, 14))[0] == last
+    assert not second.janitor.queue.states[KEY].late_merges, "the next lost draft is warned of again"
+
+
+@pytest.mark.parametrize("gone", [[], [1]], ids=repr)
+async def test_a_late_call_of_a_merge_whose_draft_is_lost_loses_no_record(gone: list[int]) -> None:
+    """Let the call come long after the owner could have cleaned, also beside indexes that are deleted."""
+    world = World()
+    _, last, gate, zombie, refusals = await begun_merge(world, 2 * HELD_MS // 1000)
+    second = await compacted(world, "b", LAGGING)
+    indexes = [PATH.idx((await names_of(world))[at]) for at in gone]
+    lose(second, CorruptData("no sound replica"), ".join-", *map(base_name, indexes))
+    await second.round(RETRY_S)
+    for path in indexes:
+        await world.reading.delete(path)
+    for _ in range(6):
+        await second.round(RETRY_S)
+    gate.set()
+    await asyncio.wait({zombie}, timeout=5)
+    assert refusals == []
+    assert (await contents(world, 0, 14))[0] == last
+
+
+async def test_a_lost_draft_whose_file_is_gone_holds_nothing_up() -> None:
+    """A call without its target is refused."""
+    world = World()
+    first, last, _, zombie, _ = await begun_merge(world)
+    zombie.cancel()
+    first.die()
+    second = await compacted(world, "b")
+    target, *_ = await names_of(world)
+    lose(second, CorruptData("no sound replica"), ".join-")
+    await second.driver.delete_before(1)
+    await world.reading.delete(PATH.log(target))
+    for _ in range(3):
+        await second.round(RETRY_S)
+    assert second.janitor.cleaning.cleaner.rounds > 0
+    assert not second.janitor.queue.states[KEY].late_merges
+    assert (await contents(world, 1, 14))[0] == last
+
+
+async def test_an_owners_own_merge_whose_draft_is_lost_is_not_begun_again() -> None:
+    """Keep the draft of an unanswered concat, also while a new draft could not be written."""
+    world = World()
+    owner = await compacted(world, "a", replace(LAGGING, segment_bytes=200))
+    owner.wiring.may_clean = lambda: False
+    await update(owner, 4)
+    await asyncio.sleep(2 * HELD_MS / 1000)
+    last = await update(owner, 10)
+    calls, concat = list[tuple[str, Sequence[str]]](), owner.steps.concat
+
+    async def unanswered(target: str, sources: Sequence[str]) -> None:
+        calls.append((target, sources))
+        raise StorageUnavailable("no response within 10 s")
+
+    owner.steps.concat = unanswered  # type: ignore[method-assign]
+    owner.configure(segment_bytes=1_400)
+    await owner.round(1)
+    owner.steps.concat = concat  # type: ignore[method-assign]
+    owner.configure(segment_bytes=200)
+    (draft,) = await drafts(world)
+    read, create = owner.steps.read, owner.steps.create
+    lose(owner, CorruptData("no sound replica"), ".join-")
+
+    async def broken(path: str, *options: object) -> object:
+        if base_name(path).startswith(".join-"):
+            await write_once(world.reading, path, b"half an index")
+            owner.steps.read = read  # type: ignore[method-assign]
+            raise StorageUnavailable("the pipeline broke")
+        return await create(path, *options)  # type: ignore[arg-type]
+
+    owner.steps.create = broken  # type: ignore[method-assign,assignment]
+    allow(owner)
+    for _ in range(4):
+        await owner.round(RETRY_S)
+    assert await drafts(world) == [draft]
+    assert owner.janitor.cleaning.cleaner.rounds == 0
+    await concat(*calls[0])
+    assert (await contents(world, 0, 14))[0] == last
+
+
+# ------------------------------------------------------------------------------------------------ swaps and jobs
+
+
+@pytest.mark.parametrize("content", ["complete", "lost"])
+async def test_nothing_is_appended_while_a_swap_waits_in_the_record(content: str) -> None:
+    """A swap that waits for storage hides all that the sweep would append to its sources."""
+    story = await Story.of()
+    owner, job = story.owner, story.job
+    names = await names_of(story.world)
+    await story.drafted()
+    group = job.groups[0]
+    target = max((name for name in names if name.base < group.end_offset), key=lambda name: name.base)
+    behind = min((name for name in names if name.base >= group.end_offset), key=lambda name: name.base)
+    rename, is_away = owner.steps.rename, True
+
+    async def fails(source: str, target: str) -> None:
+        if is_away and base_name(target).startswith("0"):
+            raise StorageUnavailable("failover of the NameNode")
+        await rename(source, target)
+
+    owner.steps.rename = fails  # type: ignore[method-assign]
+    with pytest.raises(StorageUnavailable):
+        await job.swap(owner, [group])
+    assert owner.driver.machine.record.swap is not None
+    draft = await write_draft(story.world, [target, behind])
+    if content == "lost":
+        lose(owner, CorruptData("no sound replica"), ".join-")
+    await job.end(owner)
+    state = owner.janitor.queue.states[KEY]
+    await owner.janitor._sweep(state, owner.clock.now_ms())
+    assert (owner.janitor.files_merged, owner.janitor._former_owners.merges_ended) == (0, 0)
+    assert base_name(draft) in await drafts(story.world)
+    is_away = False
+    for _ in range(4):
+        await owner.round(RETRY_S)
+    assert await story.cleaned() == [group.name]
+    assert await story.is_right()
+
+
+@pytest.mark.parametrize("where", ["to come", "to go"])
+async def test_nothing_is_appended_beside_a_swap_that_the_record_is_about_to_get_or_to_lose(where: str) -> None:
+    story = await Story.of()
+    owner, (target, behind, *_) = story.owner, await names_of(story.world)
+    draft = await write_draft(story.world, [target, behind])
+    machine, state = owner.driver.machine, owner.janitor.queue.states[KEY]
+    swap, record = Swap(name=target._replace(cleaning=1), draft="draft", draft_index="index"), machine.record
+    if where == "to come":
+        machine._swap = swap
+    else:
+        machine._record = replace(record, swap=swap)
+    assert await owner.janitor._former_owners.settle(state) is Unsettled.MERGE
+    assert base_name(draft) in await drafts(story.world)
+    machine._swap, machine._record = None, record
+    assert await owner.janitor._former_owners.settle(state) is None
+    assert owner.janitor._former_owners.merges_ended == 1
+    assert await story.is_right()
+
+
+@pytest.mark.parametrize("content", ["complete", "lost"])
+async def test_the_sources_of_a_job_stay_as_they_are_while_it_holds_the_partition(content: str) -> None:
+    """Wait for the end of the hold: a merge would end the round of hours.  The swap is refused until then."""
+    story = await Story.of()
+    owner, job = story.owner, story.job
+    names = await names_of(story.world)
+    await story.drafted()
+    draft = await write_draft(story.world, names[3:5])
+    read = owner.steps.read
+    if content == "lost":
+        lose(owner, CorruptData("no sound replica"), ".join-")
+    state = owner.janitor.queue.states[KEY]
+    await owner.janitor._sweep(state, owner.clock.now_ms())
+    assert (owner.janitor.files_merged, owner.janitor._former_owners.merges_ended) == (0, 0)
+    code, text = await refused(job.swap(owner))
+    assert code is ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert ("delete the draft" if content == "lost" else "not settled") in text
+    assert (owner.janitor.files_merged, owner.janitor._former_owners.merges_ended) == (0, 0)
+    await story.world.reading.delete(draft)  # by its writer, which cannot prove its ownership
+    owner.steps.read = read  # type: ignore[method-assign]
+    assert await job.swap(owner) == SwapResult(len(job.groups), 0)
+    assert await story.is_right()
+
+
+async def test_a_merge_is_carried_out_before_a_round_of_the_same_job_begins_again() -> None:
+    story = await Story.of()
+    await story.drafted()
+    await write_draft(story.world, (await names_of(story.world))[3:5])
+    await CleaningJob(story.world).begin(story.owner)
+    assert story.owner.janitor._former_owners.merges_ended == 1
+    assert await story.is_right()
+
+
+async def test_a_job_that_goes_on_at_another_owner_waits_for_no_merge_of_the_owner_before() -> None:
+    """The hold is new there: the merge is carried out, and groups without its files are swapped."""
+    story = await Story.of()
+    job = story.job
+    await story.drafted()
+    names = await names_of(story.world)
+    await story.owner.broker.move(KEY)
+    second = await compacted(story.world, "b", NEVER_DUE)
+    await second.janitor._notice(second.broker.context.now_ms())
+    group = job.groups[-1]
+    behind = [name for name in names if name.base < group.name.base][-2:]
+    await write_draft(story.world, behind, "a")
+    assert (await job.swap(second, job.groups[:1])).swapped == 1
+    assert second.janitor._former_owners.merges_ended == 1
+    assert await story.is_right()
+
+
+# ------------------------------------------------------------------------------------------------------ deletes
+
+
+async def merge_of_files_to_delete(content: str) -> tuple[World, Owner, Found, asyncio.Event, asyncio.Task[None]]:
+    """Return an owner with a draft whose target is below the log start, as the first source is not.
+
+    Its disk was full at first, so the merge is still to come.  The delay of deletes is over.
+    """
+    world = World()
+    _, last, gate, zombie, _ = await begun_merge(world)
+    second = await compacted(world, "b", NEVER_DUE)
+    concat, is_full = second.steps.concat, True
+
+    async def maybe(target: str, sources: Sequence[str]) -> None:
+        if is_full:
+            raise OutOfSpace("no space left on device")
+        await concat(target, sources)
+
+    second.steps.concat = maybe  # type: ignore[method-assign]
+    await second.round(1)
+    await second.driver.delete_before(1)
+    await second.round(0.1)
+    if content == "lost":
+        lose(second, CorruptData("no sound replica"), ".join-")
+    await asyncio.sleep(COMPACT.file_delete_delay_ms / 1000)
+    is_full = False
+    return world, second, last, gate, zombie
+
+
+@pytest.mark.parametrize("content", ["complete", "lost"])
+async def test_a_merge_does_not_get_into_a_file_that_is_being_deleted(
+    content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Let a job begin, which settles the merge, between the deletes of the target's index and log."""
+    world, second, last, _, _ = await merge_of_files_to_delete(content)
+    delete, at, go = second.steps.delete, asyncio.Event(), asyncio.Event()
+
+    async def slow(path: str, *, recursive: bool = False) -> bool:
+        if base_name(path).startswith("0" * 20) and path.endswith(".idx"):
+            at.set()
+            await go.wait()
+        return await delete(path, recursive=recursive)
+
+    second.steps.delete = slow  # type: ignore[method-assign]
+    janitor = asyncio.create_task(second.janitor.run_once())
+    await asyncio.wait({asyncio.create_task(at.wait())}, timeout=30)
+    code, text = await refused(CleaningJob(world).begin(second))
+    assert code is ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert "delete the draft" in text
+    go.set()
+    await asyncio.wait({janitor}, timeout=60)
+    await second.round(1)
+    assert second.janitor._former_owners.merges_ended == second.janitor.files_merged == 0
+    assert (await contents(world, 1, 14))[0] == last
+    reason = "storage has lost the draft" if content == "lost" else "is below the log start"
+    (line,) = [record for record in caplog.records if LATE in record.message]
+    assert reason in str(vars(line))
+
+
+@pytest.mark.parametrize("content", ["complete", "lost"])
+async def test_a_file_is_not_deleted_while_a_merge_into_it_may_come(content: str) -> None:
+    """Let the former owner's call come at the moment of the delete; then the file is deleted with its last record."""
+    world, second, last, gate, zombie = await merge_of_files_to_delete(content)
+    target, *_ = before = await names_of(world)
+    delete = second.steps.delete
+
+    async def beside(path: str, *, recursive: bool = False) -> bool:
+        if path in (PATH.log(target), PATH.idx(target)):
+            gate.set()
+            await asyncio.wait({zombie}, timeout=5)
+        return await delete(path, recursive=recursive)
+
+    second.steps.delete = beside  # type: ignore[method-assign]
+    for _ in range(3):
+        await second.round(RETRY_S)
+    assert await names_of(world) == before
+    gate.set()
+    await asyncio.wait({zombie}, timeout=5)
+    for _ in range(10):
+        await second.round(RETRY_S)
+    assert (await contents(world, 1, 14))[0] == last
+
+
+@pytest.mark.parametrize("content", ["complete", "lost"])
+async def test_a_file_is_deleted_once_an_operator_has_deleted_the_draft(content: str) -> None:
+    world, second, last, _, zombie = await merge_of_files_to_delete(content)
+    target, *_ = await names_of(world)
+    await second.round(RETRY_S)
+    assert target in await names_of(world)
+    zombie.cancel()
+    (draft,) = await drafts(world)
+    await world.reading.delete(f"{PATH.folder}/{draft}")
+    for _ in range(2):
+        await second.round(CHECK_MS / 1000 + 1)
+    assert target not in await names_of(world)
+    assert (await contents(world, 1, 14))[0] == last
+
+
+@pytest.mark.parametrize("content", ["complete", "lost"])
+async def test_files_are_deleted_once_the_log_start_has_passed_all_that_a_merge_may_bring(content: str) -> None:
+    """Let retention go on by itself: no operator is needed."""
+    world, second, last, _, zombie = await merge_of_files_to_delete(content)
+    target, *_ = await names_of(world)
+    await second.driver.delete_before(13)
+    for _ in range(4):
+        await second.round(CHECK_MS / 1000 + 1)
+    found = await names_of(world)
+    assert target not in found
+    assert found[0].base == 13
+    assert not second.janitor.queue.states[KEY].late_merges
+    last = {key: (offset, value) for key, (offset, value) in last.items() if offset >= 13}
+    assert (await contents(world, 13, 14))[0] == last
+    zombie.cancel()
+
+
+async def test_the_sources_of_a_lost_draft_are_bounded() -> None:
+    """Count at most so many files behind the target, of its epoch, no cleaned file, and none that the record names."""
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 14)
+    names = await names_of(world)
+
+    async def gains(offset: int, *, floor: SegmentName | None = None, most: int = 32) -> bool:
+        limit = None if floor is None else floor.order
+        return await may_gain(world.reading, PATH, names[2], offset, floor=limit, most=most)
+
+    assert await gains(5)
+    assert [await gains(offset, most=3) for offset in (5, 6)] == [True, False]
+    assert [await gains(offset, floor=names[8]) for offset in (7, 8)] == [True, False]
+    for end in names[6]._replace(epoch=2), names[6]._replace(cleaning=1):
+        await write_once(world.reading, PATH.log(end), b"")
+        assert [await gains(offset) for offset in (5, 6)] == [True, False]
+        await world.reading.delete(PATH.log(end))
+
+
+async def test_the_targets_below_an_offset_are_those_of_all_drafts_there() -> None:
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 6)
+    names = await names_of(world)
+    for number in 1, 2, 4:
+        await write_once(world.reading, f"{PATH.folder}/.join-{names[number]}-a", b"")
+    for other in ".join-", ".join-7", ".idx-7", ".spare-7":
+        await write_once(world.reading, f"{PATH.folder}/{other}", b"")
+    assert await targets_below(world.reading, PATH.folder, names[4].base) == {names[1], names[2]}
+    assert await targets_below(world.reading, PATH.folder, 100) == {names[1], names[2], names[4]}
