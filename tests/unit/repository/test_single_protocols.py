@@ -38,6 +38,7 @@ SINGLE: Mapping[str, str] = {
     "endpoint/authentication/accounts.py: ScramUsers": "a second class in tests has a table of users",
     "meta/catalog.py: Catalog": "a second class in tests, without a store, is of the harness",
     "meta/cluster/view.py: ClusterView": "a second class in tests, without a store, is of the harness",
+    "meta/kv_for_clients.py: LooksWhenSending": _CAPABILITY,
     "meta/maintenance.py: Inspected": _CAPABILITY,
     "meta/maintenance.py: Maintained": _CAPABILITY,
     "meta/proxy_addresses.py: Proxies": "a second class in tests, without a cluster, is of the harness",
