@@ -337,10 +337,9 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
             return self.slow_read_rate(now) is not None
         return not self._share.is_gated and self._progress.is_stuck(now)
 
-    def measure_reading(self, now: float) -> None:
-        """Measure its client's rate of reading from now on: others have begun to wait for memory."""
-        unsent = self.transport.get_write_buffer_size() if self._requests.is_blocked else 0
-        self._progress.measure_reading(now, unsent)
+    def forget_pauses(self) -> None:
+        """Forget how its client read before the present pause of writing: others have begun to wait for memory."""
+        self._progress.forget_pauses()
 
     def slow_frame_rate(self, now: float) -> float | None:
         """Return the bytes a second at which its frame arrives, if the rate is too low: see ``ClientProgress``.

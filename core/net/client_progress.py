@@ -25,8 +25,8 @@ from bmq.core.net.request_budget import LEAST_RATE, STALL_S, STUCK_S
 class ClientProgress:
     """Marks of when a client last made progress."""
 
-    __slots__ = ("_frame_mark", "_frame_since", "_read_mark", "_read_since", "_since",
-                 "_unblocked", "_unsent_bytes", "seen")  # fmt: skip
+    __slots__ = ("_earlier_bytes", "_earlier_s", "_frame_mark", "_frame_since", "_read_mark", "_read_since", "_since",
+                 "_unsent_bytes", "seen")  # fmt: skip
 
     def __init__(self) -> None:
         self.seen = 0.0
@@ -35,8 +35,9 @@ class ClientProgress:
         self._frame_since = 0.0  # when its frame began, was let through, or was last fast enough
         self._frame_mark = 0  # and what had arrived of it then
         self._read_since = 0.0  # when its responses were too many for the kernel, or were last read fast enough
-        self._read_mark = 0  # and what the kernel had not taken of them then, with what came in later pauses
-        self._unblocked = 0.0  # when the kernel had last taken everything
+        self._read_mark = 0  # and what the kernel had not taken of them then
+        self._earlier_s = 0.0  # the pauses of writing before this one that count
+        self._earlier_bytes = 0  # and what was read in them
         self._unsent_bytes = 0  # at the last look
 
     def __repr__(self) -> str:
@@ -61,21 +62,19 @@ class ClientProgress:
 
         ``keeps_bytes``: the client has kept bytes in the budget, so the pauses before this one count, too.
         """
-        self._since = now
-        if keeps_bytes:
-            self._read_since += now - self._unblocked
-            self._read_mark += unsent
-        else:
-            self.measure_reading(now, unsent)
+        self._since = self._read_since = now
+        self._read_mark = unsent
+        if not keeps_bytes:
+            self.forget_pauses()
 
     def unblocked(self, now: float) -> None:
-        """Note that the kernel has taken all responses."""
-        self._unblocked = now
+        """Note that the kernel has taken all responses: a pause is over."""
+        self._earlier_s += now - self._read_since
+        self._earlier_bytes += self._read_mark
 
-    def measure_reading(self, now: float, unsent: int) -> None:
-        """Measure the rate of reading from now on."""
-        self._read_since = self._unblocked = now
-        self._read_mark = unsent
+    def forget_pauses(self) -> None:
+        """Judge the rate of reading by the present pause, or by the next one, and by later pauses."""
+        self._earlier_s, self._earlier_bytes = 0.0, 0
 
     def has_read(self, unsent: int) -> bool:
         """Return whether the client has read since the last look, from the bytes that are unsent now."""
@@ -111,11 +110,12 @@ class ClientProgress:
 
         None if it is fast enough: its time then begins again.
         """
-        age = now - self._read_since
+        age = now - self._read_since + self._earlier_s
         if age < STUCK_S:
             return None
-        rate = (self._read_mark - unsent) / age
+        rate = (self._read_mark - unsent + self._earlier_bytes) / age
         if rate < LEAST_RATE:
             return rate
         self._read_since, self._read_mark = now, unsent
+        self.forget_pauses()
         return None

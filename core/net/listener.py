@@ -423,7 +423,7 @@ class Listener:
         if times != self.budget.times_shut:
             self._shut_seen = (self.budget.times_shut, now)
             for connection in self.connections:
-                connection.measure_reading(now)
+                connection.forget_pauses()
         elif now - since >= STUCK_S:
             for connection in [each for each in self.connections if each.is_known and each.is_stuck(now)]:
                 why = "is over its quota, and " if connection.is_muted else ""

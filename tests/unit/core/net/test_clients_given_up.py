@@ -177,6 +177,27 @@ async def test_a_client_that_read_slowly_before_others_waited_keeps_its_connecti
     world.listener.close()
 
 
+async def test_a_gate_that_opens_and_shuts_again_does_not_save_a_client_that_reads_nothing() -> None:
+    """Others wait for memory for responses, which this client keeps: the gate of requests says nothing about it."""
+    world = World(is_response_room_wanted=lambda: True, queued_max_request_bytes=1 << 19)
+    stuck, other = world.peer(room=1_000), world.peer()
+    world.script.later(1)
+    stuck.send(frame(1))
+    world.script.respond(1, size=1 << 20)
+    await turn()
+    for number in range(2, 2 + int(2 * STUCK_S)):
+        world.script.later(number)
+        other.send(frame(number, size=1 << 19))
+        assert world.listener.budget.is_shut
+        await asyncio.sleep(1)
+        world.script.respond(number, size=100)
+        await turn()
+        assert not world.listener.budget.is_shut
+    assert stuck.is_gone
+    assert not other.is_gone
+    world.listener.close()
+
+
 async def test_a_client_that_reads_fast_enough_keeps_its_connection_while_others_shut_the_gate() -> None:
     world = World(queued_max_request_bytes=1 << 20, socket_request_max_bytes=2 << 20)
     world.script.later(1, 3)
