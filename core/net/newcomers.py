@@ -155,10 +155,10 @@ class Newcomers(Generic[C]):
         if self._quick_s >= KEPT_S:
             return None
         quick, patient = self._quick, self._patient
-        while len(patient) > len(quick):
-            connection, began = patient.popitem(last=False)
+        surplus = (len(patient) - len(quick) + 1) // 2
+        for connection, began in reversed([patient.popitem(last=False) for _ in range(surplus)]):
             quick[connection] = began
-            quick.move_to_end(connection, last=False)
+            quick.move_to_end(connection, last=False)  # the oldest is moved last, so it is the first
         if not quick:
             return None
         first = next(iter(quick))

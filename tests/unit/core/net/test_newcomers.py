@@ -14,7 +14,7 @@ from bmq.core.net.admission import Admission
 from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.internal_connection import UnorderedConnection
 from bmq.core.net.listener import Listener
-from bmq.core.net.newcomers import KEPT_S, SAVED_S, SHARE
+from bmq.core.net.newcomers import KEPT_S, SAVED_S, SHARE, Newcomers
 from bmq.core.net.strangers import Strangers
 from bmq.core.security.principal import ANONYMOUS, Principal, user
 from bmq.core.security.session import Session
@@ -392,3 +392,16 @@ async def test_a_place_goes_to_a_new_connection_by_the_rule_alone(seed: int) -> 
     world.listener.close()
     await turn()
     assert not world.listener._newcomers
+
+
+def test_of_the_patient_places_that_become_quick_the_oldest_goes_first() -> None:
+    newcomers = Newcomers[int]()
+    for quick in range(100, 120):
+        newcomers.add(quick, 0.0)
+        newcomers.log_in(quick, 0.01)
+    for number in range(8):
+        newcomers.add(number, 10 + number / 20)  # 0, 2, 4 and 6 get quick places
+    for number in range(0, 8, 2):
+        newcomers.remove(number)
+    assert newcomers.give_way(10.24) is None
+    assert [newcomers.give_way(10.26), newcomers.give_way(10.26)] == [1, None]
