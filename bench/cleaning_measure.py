@@ -139,8 +139,7 @@ def kafka_cleaner(folder: Path) -> Iterator[KafkaCleaner]:
     """Start Kafka's cleaner, compiled at the first time, whose log is in ``folder``."""
     libraries = class_path()
     classes = clients.java_classes(f"cleaner-load-{KAFKA_VERSION}", JAVA_SOURCE, libraries)
-    command = java_command(heap_mb=HEAP_MB, options=(), log_level="WARN")
-    command[command.index(libraries)] = f"{classes}:{libraries}"
+    command = java_command(heap_mb=HEAP_MB, options=(), log_level="WARN", libraries=f"{classes}:{libraries}")
     with KafkaCleaner("kafka-cleaner", [*command, "CleanerLoad"], folder=folder) as cleaner:
         yield cleaner
 

@@ -108,8 +108,8 @@ def start(folder: Path) -> Iterator[Clients]:
     """Start both processes, whose logs are in ``folder``, and end them with the context."""
     libraries = class_path()
     compiled = clients.java_classes(f"transaction-load-{KAFKA_VERSION}", JAVA_SOURCE, libraries)
-    command = java_command(heap_mb=HEAP_MB, options=CLIENT_JAVA, log_level="WARN")
-    command[command.index(libraries)] = f"{compiled}:{libraries}"
+    path = f"{compiled}:{libraries}"
+    command = java_command(heap_mb=HEAP_MB, options=CLIENT_JAVA, log_level="WARN", libraries=path)
     java = JavaLoad("transaction-load", [*command, "TransactionLoad"], folder=folder)
     with java, LoadProcess(serve) as process:
         yield Clients(java, LibrdkafkaLoad(process))

@@ -60,9 +60,7 @@ def java_program() -> list[str]:
     libraries = class_path()
 
     folder = java_classes("java", source, libraries)
-    command = java_command(heap_mb=JAVA_HEAP_MB, log_level="WARN")
-    command[command.index(libraries)] = f"{folder}:{libraries}"
-    return [*command, "Driver"]
+    return [*java_command(heap_mb=JAVA_HEAP_MB, log_level="WARN", libraries=f"{folder}:{libraries}"), "Driver"]
 
 
 def java_classes(name: str, source: Path, libraries: str) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.services import mirror
 from tests.services.clients import SOURCES, java_classes
-from tests.services.kafka import LOG_SETTINGS, QUICK_JAVA
+from tests.services.kafka import java_command
 from tests.services.processes import ServiceProcess, free_ports
 
 HOST = "127.0.0.1"
@@ -59,10 +59,8 @@ class Worker(ServiceProcess):
         }
         path = folder / f"{name}.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        command = [
-            "java", f"-Xmx{HEAP_MB}m", *QUICK_JAVA, f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", "-cp",
-            class_path(), "org.apache.kafka.connect.cli.ConnectDistributed", str(path),
-        ]  # fmt: skip
+        java = java_command(heap_mb=HEAP_MB, libraries=class_path())
+        command = [*java, "org.apache.kafka.connect.cli.ConnectDistributed", str(path)]
         super().__init__(name, command, log=folder / f"{name}.log")
 
     def put_connector(self, name: str, config: Mapping[str, str]) -> bool:

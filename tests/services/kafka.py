@@ -49,11 +49,17 @@ def class_path() -> str:
     return f"{folder / 'jars'}/*"
 
 
-def java_command(*, heap_mb: int, options: Sequence[str] = QUICK_JAVA, log_level: str = "INFO") -> list[str]:
-    """Return `java` with everything before the main class."""
+def java_command(
+    *, heap_mb: int, options: Sequence[str] = QUICK_JAVA, log_level: str = "INFO", libraries: str | None = None
+) -> list[str]:
+    """Return ``java`` with everything before the main class.
+
+    ``libraries`` is the Java class path, by default the path of Kafka's broker and tools.
+    """
     return [
         "java", f"-Xms{min(heap_mb, 256)}m", f"-Xmx{heap_mb}m", *options, "-Djava.awt.headless=true",
-        f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", f"-Dkafka.log.level={log_level}", "-cp", class_path(),
+        f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", f"-Dkafka.log.level={log_level}",
+        "-cp", libraries or class_path(),
     ]  # fmt: skip
 
 

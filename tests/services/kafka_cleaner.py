@@ -42,8 +42,7 @@ def run_cleaner(root: Path, delete_retention_ms: int) -> None:
     """Clean every log in `root`.  Raises CleanerFailed."""
     libraries = class_path()
     classes = java_classes("cleaner", SOURCES / "cleaner", libraries)
-    command = java_command(heap_mb=HEAP_MB, log_level="WARN")
-    command[command.index(libraries)] = f"{classes}:{libraries}"
+    command = java_command(heap_mb=HEAP_MB, log_level="WARN", libraries=f"{classes}:{libraries}")
     command += ["KafkaCleaner", str(root), str(delete_retention_ms)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     if result.returncode != 0:

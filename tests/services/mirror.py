@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.services import jars
-from tests.services.kafka import KAFKA_VERSION, LOG_SETTINGS, QUICK_JAVA
+from tests.services.kafka import KAFKA_VERSION, java_command
 from tests.services.processes import ServiceProcess
 
 POM = Path(__file__).with_name("mirror-pom.xml")
@@ -30,10 +30,8 @@ def mirror(folder: Path, name: str, properties: Mapping[str, str]) -> ServicePro
     """Return `connect-mirror-maker.sh` with these properties, not started yet; its files lie in `folder`."""
     path = folder / f"{name}.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    command = [
-        "java", f"-Xmx{HEAP_MB}m", *QUICK_JAVA, f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", "-cp",
-        class_path(), "org.apache.kafka.connect.mirror.MirrorMaker", str(path),
-    ]  # fmt: skip
+    java = java_command(heap_mb=HEAP_MB, libraries=class_path())
+    command = [*java, "org.apache.kafka.connect.mirror.MirrorMaker", str(path)]
     return ServiceProcess(name, command, log=folder / f"{name}.log")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.services import jars
 from tests.services.clients import SOURCES, java_classes
-from tests.services.kafka import KAFKA_VERSION, LOG_SETTINGS, QUICK_JAVA
+from tests.services.kafka import KAFKA_VERSION, java_command
 from tests.services.processes import ServiceProcess
 
 POM = Path(__file__).with_name("streams-pom.xml")
@@ -35,10 +35,8 @@ class Counts(ServiceProcess):
     def __init__(self, bootstrap: str, application: str, source: str, sink: str, folder: Path) -> None:
         self.application = application
         self.state_folder = folder / f"{application}-state"
-        command = [
-            "java", f"-Xmx{HEAP_MB}m", *QUICK_JAVA, f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", "-cp",
-            class_path(), "Counts", bootstrap, application, source, sink, str(self.state_folder),
-        ]  # fmt: skip
+        java = java_command(heap_mb=HEAP_MB, libraries=class_path())
+        command = [*java, "Counts", bootstrap, application, source, sink, str(self.state_folder)]
         super().__init__(application, command, log=folder / f"{application}.log")
 
     @property
