@@ -290,13 +290,25 @@ def check_sink(work: Work, source: Sequence[Sequence[bytes]]) -> int:
 
     Return how many records they do not see: of aborted transactions.
     """
-    found = read(work.bootstrap, work.sink, work.partitions, "read_committed")
-    for place, values in enumerate(source):
-        model = [transformed(place, offset, value) for offset, value in enumerate(values)]
-        assert found[place] == model, f"{work.sink}-{place}: {_difference(found[place], model)}"
+    models = [
+        [transformed(place, offset, value) for offset, value in enumerate(values)]
+        for place, values in enumerate(source)
+    ]
+    left_out = check_values(work.bootstrap, work.sink, models)
     offsets = committed(work.bootstrap, work.group, work.source, work.partitions)
     assert offsets == [len(values) for values in source]
-    everything = read(work.bootstrap, work.sink, work.partitions, "read_uncommitted")
+    return left_out
+
+
+def check_values(bootstrap: str, topic: str, models: Sequence[Sequence[bytes]]) -> int:
+    """Check that committed readers see exactly these values in each partition, in order.
+
+    Return how many records they do not see: of aborted transactions.
+    """
+    found = read(bootstrap, topic, len(models), "read_committed")
+    for place, model in enumerate(models):
+        assert found[place] == model, f"{topic}-{place}: {_difference(found[place], model)}"
+    everything = read(bootstrap, topic, len(models), "read_uncommitted")
     return sum(map(len, everything)) - sum(map(len, found))
 
 

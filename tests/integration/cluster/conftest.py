@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.bmq_cluster import BmqCluster
+from tests.integration.cluster.application import Fault, Place
+from tests.services.bmq import BmqServer
+from tests.services.bmq_cluster import NODE, BmqCluster
 from tests.services.etcd import EtcdCluster
 from tests.services.hdfs import HdfsCluster
 from tests.services.netns import Network, why_not
@@ -28,6 +30,8 @@ SETTINGS = {
 LOCALHOST = "127.0.0.1"
 NODES = 3
 """Processes of ``nodes``, with all roles each."""
+SINGLE_KILLS = 2
+"""How often the process of ``single`` is killed."""
 IS_SOAK = bool(os.environ.get("BMQ_SOAK"))
 
 
@@ -119,6 +123,23 @@ def nodes(request: pytest.FixtureRequest, tmp_path: Path, etcd_of_three: EtcdClu
     cluster.start()
     yield cluster
     cluster.stop(keep_logs=request.session.testsfailed > 0)
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Iterator[Place]:
+    """Yield one process with all roles, which is killed and started again."""
+    with BmqServer((tmp_path / "root").as_uri(), environment=SETTINGS, folder=tmp_path) as server:
+        yield Place(server.bootstrap, tmp_path, [Fault("bmq", server.restart, server.wait_ready)] * SINGLE_KILLS)
+
+
+@pytest.fixture
+def three(nodes: BmqCluster) -> Place:
+    """Return three processes with all roles over etcd, of which each is killed and stays away for a while."""
+    faults = [
+        Fault(name, lambda name=name: nodes.kill(name), lambda name=name: nodes.start_again(name))  # type: ignore[misc]
+        for name in nodes.names(NODE)
+    ]
+    return Place(nodes.bootstrap, nodes.folder, faults)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

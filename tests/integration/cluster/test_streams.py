@@ -11,21 +11,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.integration import cleaning
+from tests.integration.cluster.application import LIMIT_S, Place, Sink
 from tests.integration.cluster.conftest import SETTINGS
 from tests.integration.history import report
 from tests.integration.load import create_topic
 from tests.integration.source import Source
 from tests.integration.transformer import committed, read, read_pairs
 from tests.services.bmq import BmqServer
-from tests.services.bmq_cluster import NODE, BmqCluster
 from tests.services.processes import wait_for
 from tests.services.streams import Counts
 
@@ -33,50 +30,11 @@ PARTITIONS = 4
 WORDS = 97
 STEP = 200
 """Records of the sink that are committed between two faults."""
-PASSING = (KafkaError._DESTROY_BROKER, KafkaError._TIMED_OUT, KafkaError._UNKNOWN_PARTITION)
-"""Errors of librdkafka itself that pass: a request stays with a broker that has died, or a process has yet to hear of a
-new topic."""
-LIMIT_S = 180.0
-CALL_S = 5.0
-SINGLE_KILLS = 2
 
 
 def word(number: int) -> bytes:
     """Return the value of this record of the source; words have different frequencies."""
     return b"word-%d" % (number * number % WORDS)
-
-
-class Fault(NamedTuple):
-    """A fault of BMQ: ``begin`` it, let the application go on if it can, and ``end`` it."""
-
-    name: str
-    begin: Callable[[], None]
-    end: Callable[[], None]
-
-
-class Place(NamedTuple):
-    """A BMQ with the faults that the test makes, one after another."""
-
-    bootstrap: str
-    folder: Path
-    faults: list[Fault]
-
-
-@pytest.fixture
-def single(tmp_path: Path) -> Iterator[Place]:
-    """Yield one process with all roles, which is killed and started again."""
-    with BmqServer((tmp_path / "root").as_uri(), environment=SETTINGS, folder=tmp_path) as server:
-        yield Place(server.bootstrap, tmp_path, [Fault("bmq", server.restart, server.wait_ready)] * SINGLE_KILLS)
-
-
-@pytest.fixture
-def three(nodes: BmqCluster) -> Place:
-    """Return three processes with all roles over etcd, of which each is killed and stays away for a while."""
-    faults = [
-        Fault(name, lambda name=name: nodes.kill(name), lambda name=name: nodes.start_again(name))  # type: ignore[misc]
-        for name in nodes.names(NODE)
-    ]
-    return Place(nodes.bootstrap, nodes.folder, faults)
 
 
 class Counting:
@@ -87,6 +45,7 @@ class Counting:
         for topic in ("source", "sink"):
             create_topic(self.bootstrap, topic, PARTITIONS)
         self.source = Source(self.bootstrap, "source", PARTITIONS, value=word)
+        self.sink = Sink(self.bootstrap, "sink", PARTITIONS)
         self.application = Counts(self.bootstrap, "counts", "source", "sink", place.folder)
 
     def start(self) -> None:
@@ -96,40 +55,7 @@ class Counting:
 
     def progress(self) -> None:
         """Wait until the application has committed some more transactions, to at least STEP more offsets."""
-        goal = self._end_of_sink() + STEP
-
-        def is_done() -> bool:
-            self.application.require_running()
-            return self._end_of_sink() >= goal
-
-        log = self.application.log
-        wait_for(is_done, f"offset {goal} of the sink; log: {log}", timeout_s=LIMIT_S, interval_s=0.5)
-
-    def _end_of_sink(self) -> int:
-        """Return the sum of the partitions' ends for committed readers, once their brokers answer."""
-        sums: list[int] = []
-
-        def is_read() -> bool:
-            try:
-                sums.append(self._ask_for_ends())
-            except KafkaException as exception:
-                error = exception.args[0]
-                if error.code() not in PASSING and not error.retriable():
-                    raise
-            return bool(sums)
-
-        wait_for(is_read, "the ends of the sink", timeout_s=LIMIT_S, interval_s=0.5)
-        return sums[0]
-
-    def _ask_for_ends(self) -> int:
-        settings = {"bootstrap.servers": self.bootstrap, "group.id": "ends", "isolation.level": "read_committed"}
-        consumer = Consumer({**settings, "log_level": 0})
-        try:
-            places = [TopicPartition("sink", place) for place in range(PARTITIONS)]
-            ends = [consumer.get_watermark_offsets(place, CALL_S) for place in places]
-        finally:
-            consumer.close()
-        return sum(end for _, end in ends)
+        self.sink.wait_for_more(STEP, self.application)
 
     def finish(self) -> None:
         """Stop the source, wait until all is counted, stop the application, and check sink, changelog and offsets."""
