@@ -108,6 +108,7 @@ clients: setup
 	$(BIN)/python -m tests.services.clients
 	$(BIN)/python -m tests.services.streams
 	$(BIN)/python -m tests.services.connect
+	$(BIN)/python -m tests.services.flink
 
 test: setup hdfs-jars etcd
 	BMQ_SIM_SEEDS=1000 $(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not soak" \

@@ -73,7 +73,7 @@ def once(folder: Path, fill: Callable[[], None]) -> None:
 
 def _download(jars: Path, pom: Path, properties: Mapping[str, str], witness: str) -> None:
     shutil.rmtree(jars, ignore_errors=True)
-    print(f"fetching the jars of {pom.name} into {jars} (50 to 70 MB, once)", flush=True)
+    print(f"fetching the jars of {pom.name} into {jars} (50 to 90 MB, once)", flush=True)
     # The pom is copied: Maven may leave files beside it, and the source tree may be read-only.
     copy = Path(shutil.copy(pom, jars.parent / "pom.xml"))
     command = [
