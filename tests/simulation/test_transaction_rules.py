@@ -14,6 +14,7 @@ from tests.simulation.test_transactional_clients import (
     history,
 )
 from tests.simulation.transaction_faults import (
+    all_die,
     deletes_a_topic,
     dies,
     is_drained,
@@ -24,9 +25,18 @@ from tests.simulation.transaction_faults import (
 )
 
 
-def play(seed: int, point: str, fault: Callable[..., None], *, switches: bool = False) -> History:
+def play(
+    seed: int,
+    point: str,
+    fault: Callable[..., None],
+    *,
+    switches: bool = False,
+    expires: bool = False,
+    are_versions_mixed: bool = False,
+) -> History:
     """Run a history in which the fault befalls a process at the point; it is judged at its end."""
-    played = run(history(seed, point, fault, switches=switches), seed)
+    made = history(seed, point, fault, switches=switches, expires=expires, are_versions_mixed=are_versions_mixed)
+    played = run(made, seed)
     assert played.points.passed[point] > 0, "nobody came to the point"
     assert committed(played) > 0, "nothing was committed"
     return played
@@ -100,3 +110,17 @@ def test_a_producer_whose_epochs_run_out_goes_on_under_another_id(monkeypatch: p
 
 def test_rule_14_a_shard_is_at_any_time_what_its_replay_gives() -> None:
     assert play(9, "before Snapshot", stands_still).replays > 10
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_transactional_id_is_forgotten_only_after_it_was_not_used_for_long(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_clients, "IDLE", 0.8)
+    assert play(seed, "after CompleteCommit", dies, expires=True).known.expired > 0
+
+
+@pytest.mark.parametrize("point", ["before PrepareCommit", "after SendMarkers"])
+def test_transactions_go_on_while_processes_of_other_versions_come_and_go(point: str) -> None:
+    played = play(11, point, all_die, are_versions_mixed=True)
+    assert len(set(played.world.versions.values())) > 1

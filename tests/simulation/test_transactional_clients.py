@@ -3,11 +3,13 @@
 ``BMQ_SIM_SEEDS`` says how many; ``BMQ_SIM_SEED`` replays the one that a failure printed.  Applications consume,
 transform and produce while a process dies, stands still, is cut off or is drained before or after one of the steps in
 ``transaction_points``, or the store is lost and rebuilt, or a topic is deleted.  In some histories the level of
-``transaction.version`` changes all the time, and epochs begin shortly before they run out.  What must hold:
+``transaction.version`` changes all the time, epochs begin shortly before they run out, processes are of several
+versions, or transactional ids expire within seconds.  What must hold:
 
 * readers of committed records get all records of a committed transaction once, and none of any other, never early;
 * the consumed offsets move exactly with the output;
 * a producer is fenced only by another one of its id, or by its time-out;
+* a transactional id is forgotten only after it was not used for long, and then it is;
 * no marker arrives without a durable Prepare; a shard is at any time what its replay gives;
 * ``DECIDED_S`` after the faults each transaction is decided, and all records are stable.
 """
@@ -15,6 +17,7 @@ transform and produce while a process dies, stands still, is cut off or is drain
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,11 +30,12 @@ from bmq.core.features import TRANSACTION_VERSION
 from tests.harness.network import Disconnected
 from tests.simulation.cluster_checks import BugsTold
 from tests.simulation.cluster_events import Events
+from tests.simulation.cluster_versions import spoken
 from tests.simulation.cluster_world import ClusterWorld
 from tests.simulation.histories import Histories, seeds_wanted
 from tests.simulation.kafka_clients import Refused, check, create_topic, pause, produce
 from tests.simulation.kafka_world import CONFIG
-from tests.simulation.transaction_checks import check_decided, check_records, check_replays
+from tests.simulation.transaction_checks import check_decided, check_forgotten, check_records, check_replays
 from tests.simulation.transaction_clients import (
     GROUP,
     INPUT,
@@ -60,6 +64,13 @@ from tests.simulation.transaction_points import POINTS, Points, watched
 
 HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 60 or 1, blocks=10)
 TRANSACTIONAL = replace(CONFIG, transaction_state_log_num_partitions=2)
+EXPIRATION_S = 3.0
+EXPIRING = replace(
+    TRANSACTIONAL,
+    transactional_id_expiration_ms=round(EXPIRATION_S * 1000),
+    transaction_remove_expired_interval_ms=700,
+)
+"""Transactional ids expire while clients pause."""
 INPUTS, RECORDS = 2, 8
 """Partitions of the input, each of an application of its own, and their records."""
 STARTED_S = 60.0
@@ -178,6 +189,8 @@ class History:
             client.result()
         for host in hosts:
             await check_records(world, self.known, host)
+        if self.known.expiration_s < math.inf:
+            await check_forgotten(world, hosts, self.known.expiration_s)
         await check_replays(world)
         assert not world.observed.errors, world.observed.errors
         await world.shut()
@@ -200,20 +213,40 @@ def build(world: ClusterWorld, rng: Random) -> None:
 
 
 async def history(
-    seed: int, point: str = "", fault: Callable[..., None] | None = None, *, switches: bool | None = None
+    seed: int,
+    point: str = "",
+    fault: Callable[..., None] | None = None,
+    *,
+    switches: bool | None = None,
+    expires: bool | None = None,
+    are_versions_mixed: bool | None = None,
 ) -> History:
-    """One history, judged.  ``switches``: the level of ``transaction.version`` changes while clients run."""
-    rng = Random(seed)
-    world = ClusterWorld(seed, config=TRANSACTIONAL, latency_s=rng.choice((0.001, 0.02)))
+    """One history, judged.
+
+    ``switches``: the level of ``transaction.version`` changes while clients run.  ``expires``: transactional ids expire
+    within seconds.  None: by lot.
+    """
+    rng, lots = Random(seed), Random(f"{seed} of expiration and versions")
+    if expires is None:
+        expires = lots.random() < 0.3
+    if are_versions_mixed is None:
+        are_versions_mixed = lots.random() < 0.3
+    world = ClusterWorld(
+        seed,
+        config=EXPIRING if expires else TRANSACTIONAL,
+        latency_s=rng.choice((0.001, 0.02)),
+        are_versions_mixed=are_versions_mixed,
+    )
     events = Events(world, rng)
     kind = seed * STRIDE % KINDS
     point, fault = point or POINTS[kind % len(POINTS)], fault or FAULTS[kind // len(POINTS)]
     switches = rng.random() < 0.4 if switches is None else switches
     played = None
     try:
-        with BugsTold(world), watched(world, rng) as points:
+        with BugsTold(world), spoken(world), watched(world, rng) as points:
             build(world, rng)
-            played = History(world, rng, points, Applications())
+            known = Applications(expiration_s=EXPIRATION_S if expires else math.inf)
+            played = History(world, rng, points, known)
             await played.begin()
             chosen = fault
             points.passed.clear()

@@ -30,6 +30,8 @@ from tests.simulation.transaction_clients import (
     stable_offset,
 )
 
+FORGOTTEN_S = 30.0
+"""From the expiration of a transactional id until a search has found it, and its removal is durable."""
 DECIDED_S = 60.0
 """From the end of the faults until each transaction is decided, and readers of committed records are at the end."""
 _OPEN = {"Ongoing", "PrepareCommit", "PrepareAbort"}
@@ -52,19 +54,24 @@ async def _ends(client: Client, partition: int) -> tuple[int, int]:
     return ends[0], ends[1]
 
 
-async def _undecided(client: Client, inputs: Iterable[int]) -> list[str]:
-    """Return what is open, of the cluster's transactional ids and of the output's partitions.
-
-    Raises Refused while the offset of an input partition is unstable.
-    """
+async def _transactions(client: Client) -> list[Any]:
+    """Return the transactional ids of the cluster, with their states.  Raises Refused."""
     request = ListTransactionsRequest(
         state_filters=[], producer_id_filters=[], duration_filter=-1, transactional_id_pattern=""
     )
     response = await client.call(request, ListTransactionsResponse, 1)
     check(response.error_code)
+    return list(response.transaction_states)
+
+
+async def _undecided(client: Client, inputs: Iterable[int]) -> list[str]:
+    """Return what is open, of the cluster's transactional ids and of the output's partitions.
+
+    Raises Refused while the offset of an input partition is unstable.
+    """
     found = [
         f"{each.transactional_id} is in {each.transaction_state}"
-        for each in response.transaction_states
+        for each in await _transactions(client)
         if each.transaction_state in _OPEN
     ]
     for partition in range(OUTPUTS):
@@ -89,6 +96,23 @@ async def check_decided(world: ClusterWorld, known: Applications, hosts: list[st
                 break
             took_s = world.loop.time() - since
             assert took_s < DECIDED_S, f"{took_s:.0f} s after the faults, through {host}: {found}"
+            await asyncio.sleep(0.5)
+        client.close()
+
+
+async def check_forgotten(world: ClusterWorld, hosts: list[str], expiration_s: float) -> None:
+    """Check that no transactional id is kept longer than ``expiration_s`` and a while: no client uses them any more."""
+    deadline = world.loop.time() + expiration_s + FORGOTTEN_S
+    for host in hosts:
+        client = ClusterClient(world, host)
+        while True:
+            try:
+                found = [each.transactional_id for each in await _transactions(client)]
+            except (Disconnected, Refused) as error:
+                found = [f"{host}: {error}"]
+            if not found:
+                break
+            assert world.loop.time() < deadline, f"through {host}, these are kept: {found}"
             await asyncio.sleep(0.5)
         client.close()
 

@@ -59,6 +59,8 @@ LATE = 0.3
 """Share of the transactions aborted by a client of version 1 that a late batch follows."""
 SIDES = 0.15
 """Share of the transactions with a record in ``SIDE``."""
+IDLE = 0.3
+"""Share of the transactions before which a client does nothing for about as long as its transactional id is kept."""
 _AGAIN = {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.CONCURRENT_TRANSACTIONS}
 _DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 _FENCED = {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
@@ -122,6 +124,10 @@ class Applications:
     """Changes of a client from one version to the other."""
     sides: int = 0
     """Records acknowledged in ``SIDE``."""
+    expiration_s: float = math.inf
+    """A transactional id without a transaction is forgotten after this, since its last use."""
+    expired: int = 0
+    """Instances whose transactional id was forgotten while they did nothing."""
 
     attempts: dict[str, Attempt] = field(default_factory=dict)
     """By name, in the order of their beginning."""
@@ -157,6 +163,8 @@ class Instance:
         self.claim = Claim(0.0)
         self.began_s = math.inf
         """When its transaction may have begun."""
+        self.used_s = 0.0
+        """When the coordinator may have noted the last use of the transactional id, at the earliest."""
         self.timeout_ms = rng.choice(TIMEOUTS_MS)
         self.client = world.client()
         self.producer_id = self.epoch = -1
@@ -175,6 +183,8 @@ class Instance:
                 transactions -= is_done
                 await self._follow()
                 await asyncio.sleep(self.rng.choice((0.0, 0.05, 0.4)))
+                if self.known.expiration_s < math.inf and self.rng.random() < IDLE:
+                    await asyncio.sleep(self.known.expiration_s * self.rng.uniform(0.5, 2.0))
         except Dead as dead:
             self.known.refused.append(f"{self.name}: {dead}")
         finally:
@@ -291,9 +301,14 @@ class Instance:
             return [response.error_code]
 
         response = await self._ask(make, InitProducerIdResponse, 4, codes_of)
+        self.used_s = claim.sent_s
         claim.answered_s = asyncio.get_running_loop().time()
         self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         self.sequences = {}
+
+    def _may_be_forgotten(self) -> bool:
+        """Return whether the coordinator may have forgotten the transactional id: it was not used for long."""
+        return asyncio.get_running_loop().time() - self.used_s >= self.known.expiration_s
 
     def _may_be_fenced(self) -> bool:
         """Return whether another InitProducerId, or the time-out, may have fenced this producer."""
@@ -372,7 +387,9 @@ class Instance:
             committed=commits,
         )  # fmt: skip
         version = 5 if self.version == 2 else 3
+        sent_s = asyncio.get_running_loop().time()
         response = await self._ask(lambda: request, EndTxnResponse, version, lambda each: [each.error_code])
+        self.used_s = sent_s
         if self.version == 2:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
             self.sequences = {}
@@ -404,7 +421,9 @@ class Instance:
             if not codes:
                 return found
             if any(code in _FENCED for code in codes):
-                if not self._may_be_fenced():
+                is_forgotten = ErrorCode.INVALID_PRODUCER_ID_MAPPING in codes and self._may_be_forgotten()
+                self.known.expired += is_forgotten
+                if not (is_forgotten or self._may_be_fenced()):
                     text = f"{self.name} is fenced by nobody: {response.__name__} {codes[0].name}"
                     self.world.observed.errors.append(text)
                 raise Dead(f"{response.__name__}: {codes[0].name}")
