@@ -1,4 +1,4 @@
-"""Consume-transform-produce loops of two libraries over one source, each an application in a process of its own."""
+"""Consume-transform-produce loops of three libraries over one source, each an application in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,16 +15,22 @@ STEP = 200
 
 
 class Loops:
-    """Two loops over one source: a group of two members with librdkafka, and one application with aiokafka."""
+    """Three loops over one source: a group of two members with librdkafka, one of two with franz-go, and aiokafka's.
+
+    aiokafka's loop is one application without a group's generation.
+    """
 
     def __init__(self, cluster: BmqCluster) -> None:
         self.bootstrap = cluster.bootstrap
         self.source = Source(self.bootstrap, "source", PARTITIONS)
-        self.works = [self._work("confluent", "one"), self._work("confluent", "two"), self._work("aiokafka", "only")]
+        self.works = [
+            *(self._work(library, member) for library in ("confluent", "franz") for member in ("one", "two")),
+            self._work("aiokafka", "only"),
+        ]
         for topic in ("source", *sorted({work.sink for work in self.works})):
             create_topic(self.bootstrap, topic, PARTITIONS)
         self.applications = [Transformer(work, cluster.folder) for work in self.works]
-        self.loops = [self.works[0], self.works[2]]
+        self.loops = [self.works[0], self.works[2], self.works[4]]
 
     def _work(self, library: str, member: str) -> Work:
         name = f"by-{library}"
@@ -64,7 +70,8 @@ class Loops:
         for application in self.applications:
             application.kill()
         hidden = {loop.sink: check_sink(loop, values) for loop in self.loops}
-        return f"{self.source.sent} records transformed by each of 2 loops; records of aborted transactions: {hidden}"
+        loops = f"{self.source.sent} records transformed by each of {len(self.loops)} loops"
+        return f"{loops}; records of aborted transactions: {hidden}"
 
     def abandon(self) -> None:
         self.source.abandon()

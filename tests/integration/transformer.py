@@ -2,7 +2,8 @@
 
     python -m tests.integration.transformer LIBRARY BOOTSTRAP SOURCE SINK GROUP ID PARTITIONS
 
-LIBRARY is `confluent` or `aiokafka`.  Each record of the source goes to the same partition of the sink, with its
+LIBRARY is `confluent` or `aiokafka`; with `franz` a `Transformer` is a Go program that does the same
+(tests/clients/go/franz/application.go).  Each record of the source goes to the same partition of the sink, with its
 partition and offset before its value, in one transaction with the group's offset.  After an error that the library
 calls abortable the application aborts and goes on from the committed offsets; after any other error it builds its
 clients anew.  After a call of librdkafka that outlives its own time-out (docs/clients.md) the process begins again.  It
@@ -37,6 +38,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from tests.services.clients import go_program
 from tests.services.processes import ServiceProcess
 
 BATCH = 50
@@ -70,7 +72,11 @@ class Transformer(ServiceProcess):
     """The application, as a test starts, kills and pauses it."""
 
     def __init__(self, work: Work, folder: Path) -> None:
-        command = [sys.executable, "-m", "tests.integration.transformer", *map(str, work)]
+        if work.library == "franz":
+            clients = (work.bootstrap, work.source, work.sink, work.group, work.transactional_id)
+            command = [str(go_program("franz")), *clients]
+        else:
+            command = [sys.executable, "-m", "tests.integration.transformer", *map(str, work)]
         super().__init__(work.transactional_id, command, log=folder / f"{work.transactional_id}.log")
 
 

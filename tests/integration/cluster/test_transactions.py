@@ -1,4 +1,4 @@
-"""Consume-transform-produce loops of two libraries, while processes of the cluster and applications die and pause.
+"""Consume-transform-produce loops of three libraries, while processes of the cluster and applications die and pause.
 
 Each record of the source must appear once in each sink for committed readers, in order; the committed offsets are the
 source's ends; and each loop makes progress soon after the last fault.
@@ -13,16 +13,19 @@ from collections.abc import Callable
 import pytest
 
 from bmq.meta.shard_kinds import TRANSACTIONS
+from tests.integration.cluster.conftest import Site
 from tests.integration.history import report
 from tests.integration.loops import STEP, Loops
 from tests.integration.transformer import SESSION_TIMEOUT_MS
 from tests.services.bmq_cluster import BROKER, PROXY, BmqCluster
 from tests.services.etcd import EtcdCluster
 
-pytestmark = pytest.mark.etcd
+pytestmark = [pytest.mark.etcd, pytest.mark.clients]
 
 PROGRESS_S = 60.0
 """Time to as many more records as STEP in each loop, once a fault is over."""
+DARK_S = 15.0
+"""Time without any datanode: half of a transaction's time-out."""
 PAUSES_S = (5.0, 20.0)
 """Pauses of a node: one within its lease, one beyond."""
 
@@ -98,3 +101,38 @@ def test_exactly_once_while_processes_die(
     finally:
         loops.abandon()
     report(request, f"{kills} kills, {pauses} pauses; {figures}")
+
+
+def test_exactly_once_while_datanodes_die(cluster: BmqCluster, site: Site, request: pytest.FixtureRequest) -> None:
+    """Logs of partitions, of groups and of transactions all go on with the datanodes that are left."""
+    loops = Loops(cluster)
+    datanodes = range(len(site.hdfs.datanodes))
+    try:
+        loops.start()
+        for index in datanodes:
+            site.hdfs.kill_datanode(index)
+            began = time.monotonic()
+            loops.progress()
+            report(request, f"datanode {index} killed: {time.monotonic() - began:.1f} s to {STEP} more records")
+            site.hdfs.restart_datanode(index)
+            loops.progress(timeout_s=PROGRESS_S)
+        index = datanodes[0]
+        site.hdfs.stop_datanode(index)
+        began = time.monotonic()
+        loops.progress()
+        report(request, f"datanode {index} paused: {time.monotonic() - began:.1f} s to {STEP} more records")
+        site.hdfs.resume_datanode(index)
+        loops.progress(timeout_s=PROGRESS_S)
+        for index in datanodes:
+            site.hdfs.kill_datanode(index)
+        time.sleep(DARK_S)
+        for index in datanodes:
+            site.hdfs.restart_datanode(index, wait=False)
+        site.hdfs.wait_live()
+        began = time.monotonic()
+        loops.progress()
+        report(request, f"no datanode for {DARK_S:.0f} s: then {time.monotonic() - began:.1f} s to {STEP} more records")
+        figures = loops.finish()
+    finally:
+        loops.abandon()
+    report(request, f"{2 * len(datanodes)} datanodes killed; {figures}")

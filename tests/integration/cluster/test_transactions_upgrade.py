@@ -22,7 +22,7 @@ from tests.integration.loops import STEP, Loops
 from tests.services.bmq_cluster import NODE, BmqCluster
 from tests.services.etcd import EtcdCluster
 
-pytestmark = pytest.mark.etcd
+pytestmark = [pytest.mark.etcd, pytest.mark.clients]
 
 PROGRESS_S = 60.0
 

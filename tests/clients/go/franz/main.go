@@ -1,9 +1,10 @@
-// Command franz drives franz-go through the client tests.
+// Command franz drives franz-go through the client tests.  With more arguments than settings, it is an application.
 package main
 
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -43,6 +44,9 @@ type client struct {
 }
 
 func main() {
+	if len(os.Args) > 2 {
+		application(os.Args[1:])
+	}
 	driver.Main(func(settings driver.Settings) (driver.Client, error) {
 		made := &client{settings: settings, transactors: map[int]*kgo.Client{}}
 		plain, err := made.connect()

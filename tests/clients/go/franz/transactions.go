@@ -135,28 +135,13 @@ func (c *client) transform(ctx context.Context, asked transaction) (int, error) 
 		if err := fetches.Err(); err != nil {
 			return committed, fmt.Errorf("next %v: %w", next, err)
 		}
-		if err := session.Begin(); err != nil {
-			return committed, err
-		}
-		offsets := map[int32]int64{}
-		var records []*kgo.Record
-		fetches.EachRecord(func(each *kgo.Record) {
-			offsets[each.Partition] = each.Offset + 1
-			value := fmt.Sprintf("%d/%d %s", each.Partition, each.Offset, each.Value)
-			records = append(records, &kgo.Record{Topic: asked.Sink, Partition: each.Partition, Value: []byte(value)})
-		})
-		if err := session.ProduceSync(ctx, records...).FirstErr(); err != nil {
-			return committed, err
-		}
-		ended, err := session.End(ctx, kgo.TransactionEndTry(number%asked.AbortEvery != 0))
+		ended, err := transact(ctx, session, fetches, asked.Sink, kgo.TransactionEndTry(number%asked.AbortEvery != 0))
 		if err != nil {
 			return committed, err
 		}
 		if ended {
 			committed++
-			for partition, offset := range offsets {
-				next[partition] = offset
-			}
+			fetches.EachRecord(func(each *kgo.Record) { next[each.Partition] = each.Offset + 1 })
 		}
 	}
 	return committed, nil
