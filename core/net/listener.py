@@ -268,7 +268,7 @@ class Listener:
             connection.be_stranger()
             self._strangers.opened(connection)
         elif not self._newcomers.is_refused(connection):
-            self._newcomers.add(connection, self.loop.time() + wait_s)
+            self._newcomers.add(connection, self.loop.time(), wait_s)
         return self.now
 
     def _may_make_room(self) -> bool:

@@ -7,6 +7,7 @@ at once: they must not end each other's log-ins, or none ends.  So:
 
 * a connection that is refused, and held before its close, loses its place first and at once;
 * every second of the other connections has a quick place, the others have patient places;
+* a connection that waits for a rate of connections has a patient place;
 * the oldest connection with a quick place loses it at once after ``PATIENCE`` times the usual time of a log-in;
 * any other connection keeps its place for ``KEPT_S`` from its first read, which may wait for a rate of connections;
 * past this time, the youngest connection is the first to lose its place: an older connection is nearer to its session;
@@ -25,9 +26,10 @@ free.  So no attack, in bursts or in time with the changes, is better than a ste
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic
+
+from bmq.core.net.earliest_first import C, EarliestFirst
 
 KEPT_S = 5.0
 """Seconds in which no connection loses a patient place.
@@ -45,7 +47,6 @@ QUICK_LEAST_S = 0.2
 """Seconds in which a connection keeps a quick place at least: a log-in takes six round trips."""
 STEP = 1.5
 """The factor by which a log-in changes the time of quick places at most: from the longest to the least in 8 log-ins."""
-C = TypeVar("C", bound=Hashable)
 
 
 class Newcomers(Generic[C]):
@@ -54,12 +55,11 @@ class Newcomers(Generic[C]):
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
         """``chance`` returns random numbers from 0 to 1."""
         self._chance = chance
-        # Of each connection, the time of its first read.  An OrderedDict finds its first key at once, after any number
-        # of removals.
-        self._young: OrderedDict[C, float] = OrderedDict()  # oldest first
+        # Of each connection, the time of its first read: later than now while it waits for a rate of connections.
+        self._young = EarliestFirst[C]()
         self._old: dict[C, float] = {}  # past ``KEPT_S``; the oldest is the first
-        self._quick: OrderedDict[C, float] = OrderedDict()  # young or old; the next to lose its place is the first
-        self._patient: OrderedDict[C, float] = OrderedDict()  # the others, oldest first
+        self._quick = EarliestFirst[C]()  # young or old
+        self._patient = EarliestFirst[C]()  # the others
         self._refused: dict[C, None] = {}  # refused, and held for a while before their close
         self._next_s = 0.0  # when the next patient place may change hands
         self._quick_s = KEPT_S  # how long a connection keeps a quick place
@@ -78,14 +78,11 @@ class Newcomers(Generic[C]):
         """Seconds in which no connection loses its place, unless it is refused."""
         return self._quick_s
 
-    def add(self, connection: C, read_from: float) -> None:
-        """Add a connection that was accepted now, and is read from ``read_from`` on: its time begins then.
-
-        A connection that was accepted later, and is read earlier, may keep its place for as much longer.
-        """
-        self._young[connection] = read_from
-        places = self._patient if len(self._patient) < len(self._quick) else self._quick
-        places[connection] = read_from
+    def add(self, connection: C, now: float, wait_s: float = 0.0) -> None:
+        """Add a connection that was accepted now, and waits for a rate before its first read: its time begins then."""
+        self._young.add(connection, now + wait_s)
+        is_patient = wait_s > 0 or len(self._patient) < len(self._quick)
+        (self._patient if is_patient else self._quick).add(connection, now + wait_s)
 
     def refuse(self, connection: C) -> None:
         """Note that a connection is refused, and closed after a while: it is the first to lose its place."""
@@ -94,7 +91,9 @@ class Newcomers(Generic[C]):
 
     def log_in(self, connection: C, now: float) -> None:
         """Remove a connection whose client has shown its name, and learn from the time that the log-in took."""
-        began = self._young.get(connection, self._old.get(connection))
+        began = self._young.time_of(connection)
+        if began is None:
+            began = self._old.get(connection)
         if began is None:
             return
         self.remove(connection)
@@ -103,8 +102,10 @@ class Newcomers(Generic[C]):
 
     def remove(self, connection: C) -> None:
         """Remove a connection: it has a session without a log-in, or is closed.  Idempotent."""
-        for each in (self._young, self._old, self._quick, self._patient, self._refused):
-            each.pop(connection, None)
+        for places in (self._young, self._quick, self._patient):
+            places.remove(connection)
+        for others in (self._old, self._refused):
+            others.pop(connection, None)
 
     @property
     def has_refused(self) -> bool:
@@ -118,12 +119,11 @@ class Newcomers(Generic[C]):
     def may_give_way(self, now: float) -> bool:
         """Return whether a connection may lose its place at ``now``.
 
-        A connection becomes old once, and leaves a patient place once, so a call has constant cost on average.
+        A connection becomes old once, and leaves a patient place once.
         """
-        young, old = self._young, self._old
-        while young and now - next(iter(young.values())) >= KEPT_S:
-            connection, began = young.popitem(last=False)
-            old[connection] = began
+        while (first := self._young.first()) is not None and now - first[1] >= KEPT_S:
+            connection, began = self._young.pop()
+            self._old[connection] = began
         return bool(self._refused) or self._is_due(now) or self._overdue(now) is not None
 
     def give_way(self, now: float) -> C | None:
@@ -154,12 +154,8 @@ class Newcomers(Generic[C]):
         """
         if self._quick_s >= KEPT_S:
             return None
-        quick, patient = self._quick, self._patient
-        surplus = (len(patient) - len(quick) + 1) // 2
-        for connection, began in reversed([patient.popitem(last=False) for _ in range(surplus)]):
-            quick[connection] = began
-            quick.move_to_end(connection, last=False)  # the oldest is moved last, so it is the first
-        if not quick:
-            return None
-        first = next(iter(quick))
-        return first if now - quick[first] >= self._quick_s else None
+        surplus = (len(self._patient) - len(self._quick) + 1) // 2
+        for _ in range(surplus):
+            self._quick.add(*self._patient.pop())
+        first = self._quick.first()
+        return None if first is None or now - first[1] < self._quick_s else first[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import deque
 from dataclasses import replace
@@ -294,10 +295,18 @@ async def test_clients_get_in_while_silent_strangers_hold_all_places() -> None:
     world.listener.close()
 
 
-async def log_ins_in_a_trickle(world: World, log_in_s: float) -> int:
-    """Return how many of 50 log-ins end while strangers come for the last five of ten places, and stay silent."""
+async def learn_quick_log_ins(world: World) -> None:
+    for _ in range(20):
+        client = stranger(world)
+        await asyncio.sleep(0.05)
+        log_in(client, USER)
+        client.leave()
+
+
+async def log_ins_in_a_trickle(world: World, log_in_s: float, left: int = 5) -> int:
+    """Return how many of 50 log-ins end while strangers come for the last places, and stay silent."""
     world.listener._newcomers._chance = random.Random(2).random
-    clients = [stranger(world) for _ in range(5)]
+    clients = [stranger(world) for _ in range(world.config.max_connections - left)]
     for each in clients:
         log_in(each)
     rng = random.Random(1)
@@ -324,13 +333,20 @@ async def test_a_trickle_of_silent_strangers_keeps_no_client_out_of_the_last_pla
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World(max_connections=10)
-    for _ in range(20):
-        client = stranger(world)
-        await asyncio.sleep(0.05)
-        log_in(client, USER)
-        client.leave()
+    await learn_quick_log_ins(world)
     assert await log_ins_in_a_trickle(world, 0.05) >= 40
     assert "max.connections (10) is reached, and it has had no session for 0.2 s" in lines(caplog)[-1]
+
+
+async def test_connections_that_wait_for_a_rate_keep_no_client_out_of_the_last_places() -> None:
+    """Another listener is at its max.connection.creation.rate: once a second a connection there waits for 5 s."""
+    world = World(max_connections=20)
+    await learn_quick_log_ins(world)
+    accepted = itertools.count()
+    rates: Any = Rates()
+    rates.admit = lambda *_: Admission(5.0 if next(accepted) % 10 == 9 else 0.0)
+    world.listener._rates = rates
+    assert await log_ins_in_a_trickle(world, 0.05, left=10) >= 40
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
@@ -394,11 +410,34 @@ async def test_a_place_goes_to_a_new_connection_by_the_rule_alone(seed: int) -> 
     assert not world.listener._newcomers
 
 
-def test_of_the_patient_places_that_become_quick_the_oldest_goes_first() -> None:
+def with_quick_log_ins() -> Newcomers[int]:
+    """Return newcomers without a connection: the last twenty log-ins took 10 ms."""
     newcomers = Newcomers[int]()
-    for quick in range(100, 120):
-        newcomers.add(quick, 0.0)
-        newcomers.log_in(quick, 0.01)
+    for number in range(100, 120):
+        newcomers.add(number, 0.0)
+        newcomers.log_in(number, 0.01)
+    return newcomers
+
+
+def test_a_patient_place_that_becomes_quick_goes_after_an_older_quick_one() -> None:
+    newcomers = with_quick_log_ins()
+    for number, at in ((0, 10.0), (1, 10.5), (2, 10.5), (3, 10.5)):  # 1 and 3 get patient places
+        newcomers.add(number, at)
+    newcomers.log_in(2, 10.51)
+    assert newcomers.give_way(10.52) == 0
+
+
+def test_a_connection_that_waits_for_a_rate_has_a_patient_place_until_it_is_read() -> None:
+    newcomers = with_quick_log_ins()
+    newcomers.add(0, 10.0, wait_s=5.0)
+    newcomers.add(1, 10.0)
+    newcomers.add(2, 10.1)
+    assert [newcomers.give_way(10.4) for _ in range(3)] == [1, 2, None]
+    assert [newcomers.give_way(15.1), newcomers.give_way(15.3)] == [None, 0]
+
+
+def test_of_the_patient_places_that_become_quick_the_oldest_goes_first() -> None:
+    newcomers = with_quick_log_ins()
     for number in range(8):
         newcomers.add(number, 10 + number / 20)  # 0, 2, 4 and 6 get quick places
     for number in range(0, 8, 2):
