@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -108,7 +109,10 @@ class Listener:
         self._timer: asyncio.TimerHandle | None = None
         self._idle_s = config.connections_max_idle_ms / 1000 if in_order else SILENCE_S
         self._tick_s = max(0.01, min(STUCK_S / 4, self._idle_s / 16)) if self._idle_s >= 0 else STUCK_S / 4
-        self._shut_seen = (0, 0.0)  # the number of the budget's last shut time that a tick saw, and since when
+        self._times_shut = 0  # as the last tick saw it
+        # The first and the last tick at which the gate of requests was shut, or had been since the tick before.  A new
+        # first tick follows STUCK_S seconds with the gate open.
+        self._shut_ticks = (-math.inf, -math.inf)
         self._is_stopping = False
         self._all_gone: asyncio.Event | None = None
 
@@ -417,14 +421,16 @@ class Listener:
         if self._is_response_room_wanted():
             for connection in [each for each in self.connections if each.slow_read_rate(now) is not None]:
                 self._close_stuck(connection, "memory for responses", "does not read its responses")
-        if not self.budget.is_shut:
+        before, self._times_shut = self._times_shut, self.budget.times_shut
+        if not self.budget.is_shut and before == self._times_shut:
             return
-        times, since = self._shut_seen
-        if times != self.budget.times_shut:
-            self._shut_seen = (self.budget.times_shut, now)
+        first, last = self._shut_ticks
+        if now - last >= STUCK_S:
+            first = now
             for connection in self.connections:
                 connection.forget_pauses()
-        elif now - since >= STUCK_S:
+        self._shut_ticks = (first, now)
+        if now - first >= STUCK_S:
             for connection in [each for each in self.connections if each.is_known and each.is_stuck(now)]:
                 why = "is over its quota, and " if connection.is_muted else ""
                 self._close_stuck(connection, "queued.max.request.bytes", f"{why}keeps its requests' bytes")

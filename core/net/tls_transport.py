@@ -101,8 +101,8 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
-        self._timer = asyncio.get_running_loop().call_later(self._handshake_s, self._too_late)
         self._connection.connection_made(self)
+        self._start_timer()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._listener.cipher_buffer
@@ -334,6 +334,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._wants_reads = True
+        self._start_timer()
         self._read_or_pause()
         self._decrypt_later()
 
@@ -361,6 +362,11 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._stop_timer()
         self._backlog.clear()
         self._backlog_bytes = 0
+
+    def _start_timer(self) -> None:
+        """Begin the time of the handshake, at the first read: the connection may wait for a rate of connections."""
+        if self._wants_reads and self._timer is None and not (self._is_secure or self._is_closed):
+            self._timer = asyncio.get_running_loop().call_later(self._handshake_s, self._too_late)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -12,7 +12,7 @@ from bmq.core.aio.standstill import GIVEN_UP_S, Standstill
 from bmq.core.clock import LoopClock
 from bmq.core.net.request_budget import LEAST_RATE, STUCK_S
 from tests.harness.waiting import until
-from tests.unit.core.net.world import PRODUCE, World, frame, turn
+from tests.unit.core.net.world import PRODUCE, Peer, World, frame, turn
 
 
 def watched() -> World:
@@ -194,6 +194,33 @@ async def test_a_gate_that_opens_and_shuts_again_does_not_save_a_client_that_rea
         await turn()
         assert not world.listener.budget.is_shut
     assert stuck.is_gone
+    assert not other.is_gone
+    world.listener.close()
+
+
+async def test_clients_that_let_the_gate_open_for_moments_are_closed_if_they_read_nothing() -> None:
+    """Keep less memory than the seven eighths at which the gate opens: it opens after each request of another."""
+    limit = 1 << 20
+    world = World(queued_max_request_bytes=limit, socket_request_max_bytes=limit)
+    stuck: list[Peer] = []
+    while world.listener.budget.held < limit * 13 // 16:
+        number = 10 * len(stuck)
+        world.script.later(number)
+        stuck.append(world.peer(room=0))
+        stuck[-1].send(frame(number) + b"".join(frame(number + 1 + each, size=8_000) for each in range(7)))
+        world.script.respond(number, size=100_000)
+        await turn()
+    assert world.listener.budget.held < limit * 7 // 8
+    other = world.peer()
+    for number in range(1_000, 1_000 + int(3 * STUCK_S)):
+        world.script.later(number)
+        other.send(frame(number, size=300_000))
+        await asyncio.sleep(1)
+        world.script.respond(number, size=100)
+        await turn()
+        assert not world.listener.budget.is_shut
+    assert world.listener.budget.times_shut > STUCK_S
+    assert [each.is_gone for each in stuck] == [True] * len(stuck)
     assert not other.is_gone
     world.listener.close()
 

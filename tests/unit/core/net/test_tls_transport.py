@@ -28,9 +28,11 @@ from bmq.core.aio.subscribers import no_op
 from bmq.core.config import NodeConfig
 from bmq.core.logging.fields import fields_of
 from bmq.core.net import newcomers
+from bmq.core.net.admission import Admission
 from bmq.core.net.client_connection import ClientConnection
 from bmq.core.net.exchanges import UNANSWERED_MAX
 from bmq.core.net.frames import SHARED_BYTES
+from bmq.core.net.listener import Listener
 from bmq.core.net.tls_transport import PIECE_BYTES, TlsTransport
 from bmq.core.security.listener_settings import security_of
 from bmq.core.security.principal import ANONYMOUS, user
@@ -38,6 +40,7 @@ from bmq.core.security.session import Session
 from bmq.core.security.tls import ServerTls
 from tests.harness.certificates import Certificates
 from tests.harness.waiting import until
+from tests.unit.core.net.test_admission import Rates
 from tests.unit.core.net.world import NO_ACKS, PRODUCE, World, frame, turn
 
 SESSION = Session(listener="OUT", protocol="SSL")
@@ -453,6 +456,26 @@ async def test_silent_and_slow_handshakes_end_and_others_are_served(
         assert await read_response(reader) == (3, 4)
         for _, each in (*silent, (reader, writer), (late, late_writer)):
             each.close()
+
+
+async def test_the_time_of_a_handshake_begins_after_the_wait_for_a_rate(made: Certificates) -> None:
+    server, wait_s = tls(made), 4.9
+    world = World(tls_handshake_ms=4_000)
+    world.listener = Listener(world.script, world.config, world.metrics, rates=Rates(Admission(wait_s)))
+
+    def begin() -> ClientConnection:
+        connection = ClientConnection(world.listener)
+        connection.session = SESSION
+        return connection
+
+    raw = Raw()
+    secured = TlsTransport(world.listener, server, 4.0, begin)
+    secured.connection_made(raw)
+    await asyncio.sleep(wait_s + 3.9)
+    assert (raw.is_closed, world.metrics.tls_handshakes_failed) == (False, 0)
+    await asyncio.sleep(0.2)
+    assert (raw.is_closed, world.metrics.tls_handshakes_failed) == (True, 1)
+    world.listener.close()
 
 
 @pytest.mark.loops("asyncio", "uvloop")
