@@ -22,6 +22,8 @@ from tests.spark_matrix.cells import Cell, all_cells
 from tests.spark_matrix.results import Result, describe, has_failed, keep_result, read_results
 
 TIMEOUT_S = 3600.0
+OF_PYSPARK = "ignore:unclosed <socket:ResourceWarning"
+"""A warning that is no error here: PySpark before 4.2 leaves its sockets to the JVM to the garbage collector."""
 
 
 def main() -> int:
@@ -49,7 +51,7 @@ def run(cell: Cell) -> Result:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bmq-spark-matrix-") as folder:
         report = Path(folder) / "report.xml"
-        options = ["-q", "-m", "not soak", "--durations=3", f"--junitxml={report}"]
+        options = ["-q", "-m", "not soak", "--durations=3", f"--junitxml={report}", "-W", OF_PYSPARK]
         command = [sys.executable, "-m", "pytest", *options, *cell.part.paths]
         try:
             status = subprocess.run(
