@@ -188,7 +188,7 @@ def _is_address(host: str) -> bool:
 
 def make_app(state: ConsoleState, hosts: Hosts | None = None, access: AccessConfig = NOBODY_ASKED) -> web.Application:
     """Return the application with all routes and middlewares.  Without ``hosts`` all names in ``Host`` are allowed."""
-    rules = access.gate(state.authorizer, state.kafka, state.audit)
+    rules = access.gate(state.is_open, state.authorizer, state.kafka, state.audit)
     state.http_metrics = rules.metrics
     login = LoginApi(rules, state.now_ms)
     pages, cluster = _Pages(state), ClusterApi(state.operations)

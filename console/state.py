@@ -421,6 +421,9 @@ class ConsoleState:
     """Returns False, and the reason, if the process should be restarted."""
     is_ready: Callable[[], tuple[bool, str]]
     """Returns False, and the reason, while clients should not use this process; else True, and what does not work."""
+    is_open: Callable[[], bool]
+    """Returns False until the process has read all users, ACLs and topics, and again once it closes its roles: then
+    only health and metrics are served."""
     count: Callable[[], Awaitable[None]]
     """Counts partitions and transactions in turns of the loop.  ``is_ready``, ``gauges``, ``cluster`` and
     ``own_metrics`` return the numbers of the last count, so it is awaited before them."""

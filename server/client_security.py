@@ -127,8 +127,9 @@ def _authorizer(config: NodeConfig, acls: AclStore | None) -> Authorizer:
     if acls is None:
         return ALLOW_ALL
     made = CachedAuthorizer(
-        acls.index, config.super_principals(), allows_without_acls=config.allow_everyone_if_no_acl_found
-    )
+        acls.index, config.super_principals(), allows_without_acls=config.allow_everyone_if_no_acl_found,
+        are_loaded=lambda: acls.is_loaded,
+    )  # fmt: skip
     acls.subscribe(made.forget)
     return made
 

@@ -61,6 +61,7 @@ def console_state(
         client_port=node.client_port,
         is_alive=readiness.is_alive,
         is_ready=readiness.is_ready,
+        is_open=lambda: node.is_open,
         count=collected.counts.count,
         gauges=partial(read_gauges, catalog, node.coordinator, collected),
         cluster=partial(read_cluster, catalog, node.views, collected, node.client_port),

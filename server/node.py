@@ -114,6 +114,8 @@ class Node:
         if joined.tls is not None:
             self.certificates[joined.tls.name] = joined.tls
         self.log_levels = LogLevels()
+        self.is_open = False
+        """True from the end of ``start`` until ``close``: clients' rights and topics are known."""
         self.is_serving = False
         """True from ``begin_serving`` until ``leave``."""
         self._on_leave = on_leave
@@ -188,6 +190,7 @@ class Node:
         self.views.refresh()
         for role in self._roles:
             await role.start()
+        self.is_open = True
 
     def begin_serving(self) -> None:
         """Report this process as ready: all of its sockets listen."""
@@ -226,6 +229,7 @@ class Node:
 
         All parts are closed even if one fails; its error is raised at the end.
         """
+        self.is_open = False
         async with contextlib.AsyncExitStack() as parts:  # closed from the last to the first
             parts.push_async_callback(self.catalog.close)
             parts.push_async_callback(self.security.close)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bmq.console.access.audit import HttpAudit
@@ -30,10 +30,13 @@ class AccessConfig:
     metrics_ask: bool = True
     """False if anyone may read ``/metrics``."""
 
-    def gate(self, authorizer: Authorizer, kafka: Requests, audit: Audit = NO_AUDIT) -> AccessGate:
+    def gate(
+        self, is_open: Callable[[], bool], authorizer: Authorizer, kafka: Requests, audit: Audit = NO_AUDIT
+    ) -> AccessGate:
         """Return a gate with these settings, and with no session and no count yet."""
         events = HttpAudit(audit)
         return AccessGate(
+            is_open,
             Logins(self.schemes, self.failed_login_delay_s, events.login),
             ConsoleSessions(self.session_s),
             authorizer,

@@ -4,6 +4,9 @@
     a cookie                                 the console's page, by ``console.access.sessions``
     neither                                  User:ANONYMOUS where nobody has to log in; else 401
 
+A process that starts does not know all users and ACLs.  Until it does, the gate lets health and open metrics through,
+and nothing else: 503.
+
 With a cookie, a request that changes something must have the session's text in ``X-CSRF-Token``.  Browsers send cookies
 with the requests of other sites' pages, too, but only this server's page can read the text.  ``console.origins`` checks
 the page's origin besides, and browsers are told to send the cookie to requests of this site alone.
@@ -38,9 +41,20 @@ from bmq.endpoint.authorization.authorizer import Authorizer
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CSRF_HEADER = "X-CSRF-Token"
 HEALTH = ("/healthz", "/readyz")
+RETRY_AFTER_S = 1
+"""Pause of a client before its next request to a process that is starting."""
 DENIALS = frozenset(AUTHORIZATION_FAILED.values())
 """Errors of Kafka's handlers that refuse a user."""
 _READING = ("GET", "HEAD")
+
+
+class NotOpen(NotPossible):
+    """Refusal of a request to a process that is starting, or is closing its roles."""
+
+    def __init__(self) -> None:
+        text = "this process is starting or ending, and serves health and metrics alone; try again in a moment"
+        super().__init__(503, "starting", text)
+        self.headers = {"Retry-After": str(RETRY_AFTER_S)}
 
 
 class RefusalCounts:
@@ -60,6 +74,8 @@ class RefusalCounts:
 class AccessGate(NamedTuple):
     """Everything that the gate looks at."""
 
+    is_open: Callable[[], bool]
+    """Returns False while users, ACLs and topics are not known: see ``ConsoleState``."""
     logins: Logins
     sessions: ConsoleSessions
     authorizer: Authorizer
@@ -83,6 +99,16 @@ class AccessGate(NamedTuple):
         if route == METRICS and not self.metrics_ask:
             return Right(Who.ANYONE)
         return right_of(*route)
+
+    def open_early(self, request: web.Request) -> RequestAccess:
+        """Return the access of a request to a process that is not open yet: nobody logs in there.
+
+        Raises NotOpen unless the request asks for health, or for metrics that everybody may read.
+        """
+        may_read = self.right(request).who is Who.ANYONE or not (self.asks or self.authorizer.is_on)
+        if request.path not in HEALTH and not (request.path == METRICS[1] and may_read):
+            raise NotOpen
+        return RequestAccess(self.authorizer, self.kafka, context_of(request), is_known=not self.asks)
 
     async def identify(self, request: web.Request) -> RequestAccess:
         """Return the access of the request's client; that of nobody if it shows nothing and has to.
@@ -150,6 +176,9 @@ def gate(rules: AccessGate) -> Middleware:
 
     @web.middleware
     async def check_access(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not rules.is_open():
+            request[ACCESS] = rules.open_early(request)
+            return await handler(request)
         right = rules.right(request)
         if right.who is Who.ANYONE:
             if request.path in HEALTH:

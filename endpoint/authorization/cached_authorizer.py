@@ -8,7 +8,7 @@ cache, and so does its bound.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from bmq.core.security.acl_index import ALL_OPERATIONS, AclIndex, canonical_host
 from bmq.core.security.acls import AclOperation, ResourceType
@@ -31,11 +31,21 @@ class CachedAuthorizer:
 
     is_on = True
 
-    def __init__(self, acls: AclIndex, super_users: Collection[Principal], *, allows_without_acls: bool) -> None:
+    def __init__(
+        self,
+        acls: AclIndex,
+        super_users: Collection[Principal],
+        *,
+        allows_without_acls: bool,
+        are_loaded: Callable[[], bool],
+    ) -> None:
         """Create an authorizer.  ``super_users`` may do everything.
 
-        ``allows_without_acls``: everybody may do everything to a resource that no ACL applies to.
+        ``allows_without_acls``: everybody may do everything to a resource that no ACL applies to.  ``are_loaded``:
+        returns False while ``acls`` may lack some of the cluster's ACLs.  Then super users alone may do anything, as in
+        Kafka (``StandardAuthorizerData``): an ACL that denies may not be read yet.
         """
+        self._are_loaded = are_loaded
         self._acls = acls
         self._super_users = frozenset(super_users)
         self._without_acls = ALL_OPERATIONS if allows_without_acls else 0
@@ -66,6 +76,8 @@ class CachedAuthorizer:
     ) -> bool:
         if self.is_allowed(session, host, operation, resource_type, _SOME):
             return True
+        if not self._are_loaded():
+            return False
         client = self._client(session, host)
         found = client.some.get((resource_type, operation))
         if found is None:
@@ -86,6 +98,8 @@ class CachedAuthorizer:
         self.matches += 1
         if client.is_super:
             allowed = ALL_OPERATIONS
+        elif not self._are_loaded():
+            return 0  # and nothing is kept: the ACLs change it soon
         else:
             found = self._acls.allowed(client.principal, client.host, resource_type, name)
             allowed = self._without_acls if found is None else found

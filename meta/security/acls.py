@@ -140,6 +140,11 @@ class AclStore:
         return len(self._acls)
 
     @property
+    def is_loaded(self) -> bool:
+        """True once ``index`` has had all ACLs of the cluster: from the end of ``start`` on."""
+        return self._watcher.has_started
+
+    @property
     def unreadable(self) -> Mapping[str, str]:
         """The keys that this version cannot read, with the reasons."""
         return self._watcher.unreadable

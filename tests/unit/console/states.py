@@ -367,6 +367,7 @@ def state(
         client_port=port or PortCounters(),
         is_alive=lambda: (True, ""),
         is_ready=lambda: (True, ""),
+        is_open=lambda: True,
         count=_count,
         gauges=lambda: gauges or Gauges(),
         cluster=_cluster,

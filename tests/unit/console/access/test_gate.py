@@ -8,10 +8,11 @@ from importlib.resources import files
 
 import pytest
 
-from bmq.console.access.config import NOBODY_ASKED
+from bmq.console.access.config import NOBODY_ASKED, AccessConfig
 from bmq.console.access.rights import RIGHTS, Who
 from bmq.console.http import make_app
 from bmq.core.security.acls import CLUSTER_NAME, AclOperation, ResourceType
+from bmq.endpoint.authorization.authorizer import ALLOW_ALL, Authorizer
 from tests.unit.console.access.users import PASSWORDS, Acls, Users, serving
 from tests.unit.console.posting import MOVE
 from tests.unit.console.states import FakeRequests, state
@@ -228,3 +229,45 @@ def test_the_console_without_a_gate_is_a_mistake() -> None:
     """A handler without a gate before it has no access, and so serves nobody."""
     source = files("bmq.console").joinpath("http.py").read_text()
     assert source.index("gate(rules)") < source.index("bounded(),")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", sorted(RIGHTS))
+async def test_a_process_that_is_starting_serves_nothing_but_health_and_open_metrics(route: tuple[str, str]) -> None:
+    """No password is checked: the process does not know all users."""
+    method, template = route
+    path = path_of(template) if template in OPENAPI["paths"] else template.replace("{file}", "app.js")
+    body = None if method in ("GET", "DELETE") else BODIES.get(template, {})
+    users = Users()
+    for config in (NOBODY_ASKED, users.config()):
+        async with serving(config, replace(state(), is_open=lambda: False)) as browser:
+            reply = await browser(method, path, body, basic=ALICE)
+            if template in ("/healthz", "/readyz") or (template == "/metrics" and config is NOBODY_ASKED):
+                assert reply.status == 200
+            else:
+                assert (reply.status, reply.json["error"], reply.headers["Retry-After"]) == (503, "starting", "1")
+    assert users.checks == []
+
+
+@pytest.mark.parametrize(
+    ("config", "authorizer", "status"),
+    [
+        (NOBODY_ASKED, ALLOW_ALL, 200),
+        (NOBODY_ASKED, Acls(), 503),
+        (Users().config(), ALLOW_ALL, 503),
+        (Users().config(metrics_ask=False), Acls(), 200),
+    ],
+)
+async def test_metrics_that_need_a_right_wait_for_the_start(
+    config: AccessConfig, authorizer: Authorizer, status: int
+) -> None:
+    async with serving(config, replace(state(), is_open=lambda: False, authorizer=authorizer)) as browser:
+        assert (await browser("GET", "/metrics")).status == status
+
+
+async def test_the_reasons_of_a_process_that_is_starting_are_for_users_who_log_in() -> None:
+    starting = replace(state(), is_open=lambda: False, is_ready=lambda: (False, "starting"))
+    async with serving(NOBODY_ASKED, starting) as browser:
+        assert (await browser("GET", "/readyz")).json["message"] == "starting"
+    async with serving(Users().config(), starting) as browser:
+        assert (await browser("GET", "/readyz", basic=ALICE)).json["message"] == "log in to see the reason"

@@ -22,7 +22,7 @@ def acl(name: str, operation: AclOperation = READ, principal: str = "User:alice"
 
 
 def authorizer(*acls: Acl, supers: tuple[Principal, ...] = (), without: bool = False) -> CachedAuthorizer:
-    return CachedAuthorizer(AclIndex(acls), supers, allows_without_acls=without)
+    return CachedAuthorizer(AclIndex(acls), supers, allows_without_acls=without, are_loaded=lambda: True)
 
 
 def test_acls_are_matched_once_for_each_client_and_resource() -> None:
@@ -41,7 +41,7 @@ def test_acls_are_matched_once_for_each_client_and_resource() -> None:
 
 def test_a_change_of_acls_counts_from_the_next_question_on() -> None:
     index = AclIndex()
-    asked = CachedAuthorizer(index, (), allows_without_acls=False)
+    asked = CachedAuthorizer(index, (), allows_without_acls=False, are_loaded=lambda: True)
     assert not asked.is_allowed(ALICE, HOST, READ, TOPIC, "orders")
     assert not asked.is_allowed_on_some(ALICE, HOST, READ, TOPIC)
     index.add(acl("orders"))
@@ -114,3 +114,17 @@ def test_a_right_on_some_is_found_while_the_question_empties_the_cache(
     for number in range(5):
         assert not asked.is_allowed(ALICE, HOST, READ, TOPIC, f"t{number}")
         assert asked.is_allowed_on_some(ALICE, HOST, WRITE, TOPIC)
+
+
+def test_until_the_acls_are_loaded_super_users_alone_may_do_anything() -> None:
+    """Refuse what a missing ACL may deny, and keep no answer of this time."""
+    is_loaded = False
+    acls = AclIndex([acl("orders"), acl("*", WRITE)])
+    asked = CachedAuthorizer(acls, (user("bob"),), allows_without_acls=True, are_loaded=lambda: is_loaded)
+    bob = Session(principal=user("bob"))
+    for is_loaded in (False, True):
+        assert asked.is_allowed(ALICE, HOST, READ, TOPIC, "orders") is is_loaded
+        assert asked.is_allowed(ALICE, HOST, READ, ResourceType.GROUP, "any") is is_loaded
+        assert asked.is_allowed_on_some(ALICE, HOST, WRITE, TOPIC) is is_loaded
+        assert asked.is_allowed(bob, HOST, READ, TOPIC, "orders")
+        assert asked.is_allowed_on_some(bob, HOST, WRITE, TOPIC)

@@ -98,7 +98,7 @@ async def test_transactional_batches_need_the_right_to_write_to_the_id(has_right
             Acl(kind, PatternType.LITERAL, name, "User:ANONYMOUS", "*", AclOperation.WRITE, AclPermission.ALLOW)
             for kind, name in granted
         ]
-        w.change(authorizer=CachedAuthorizer(AclIndex(acls), (), allows_without_acls=False))
+        w.change(authorizer=CachedAuthorizer(AclIndex(acls), (), allows_without_acls=False, are_loaded=lambda: True))
         assert await w.codes(transactional(), batch()) == (["NONE"] * 2 if has_right else [REFUSED] * 2)
         assert await w.codes(batch()) == ["NONE"], "as in Kafka, the right is asked for transactional batches alone"
 

@@ -355,7 +355,7 @@ async def test_all_offsets_of_another_proxys_group_are_those_of_topics_that_the_
         for name in ("secret", "deleted")
     ]
     acls = AclIndex([everything, *denied, everything._replace(resource_type=ResourceType.GROUP)])
-    authorizer = CachedAuthorizer(acls, (), allows_without_acls=False)
+    authorizer = CachedAuthorizer(acls, (), allows_without_acls=False, are_loaded=lambda: True)
     topics = [Topic(name=name, topic_id=ids[name], partitions=1) for name in ("orders", "secret")]
     scopes = make_scopes(
         coordinator=SimpleNamespace(offset_fetch=elsewhere),

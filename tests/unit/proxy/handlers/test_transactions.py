@@ -92,7 +92,9 @@ class Caller:
                 Acl(kind, PatternType.LITERAL, name, "User:ANONYMOUS", "*", operation, AclPermission.ALLOW)
                 for operation, kind, name in rights
             ]
-            self.parts["authorizer"] = CachedAuthorizer(AclIndex(acls), (), allows_without_acls=False)
+            self.parts["authorizer"] = CachedAuthorizer(
+                AclIndex(acls), (), allows_without_acls=False, are_loaded=lambda: True
+            )
 
     async def __call__(self, message: Any, version: int | None = None) -> Any:
         """Return the response to a message in ``version``, or in the version that it was made for."""

@@ -75,7 +75,7 @@ async def test_rights(lost: ResourceType | None, code: ErrorCode) -> None:
         for operation, kind, name in RIGHTS
         if kind is not lost
     ]
-    authorizer = CachedAuthorizer(AclIndex(acls), (), allows_without_acls=False)
+    authorizer = CachedAuthorizer(AclIndex(acls), (), allows_without_acls=False, are_loaded=lambda: True)
     async with running(World()) as world:
         message = txn_request("g", [("orders", 0, 1), ("events", 0, 2)])
         other = code if lost is not ResourceType.TOPIC and lost is not None else ErrorCode.TOPIC_AUTHORIZATION_FAILED
