@@ -1,7 +1,16 @@
 """The leader's queue of events: those about the liveness of members before all others.
 
-An event that is queued already is not queued again.  Events carry no facts, so that the queue is bounded by the number
-of members, however often they are reported: the handler reads the facts from the view.
+An event is queued once, so the number of members bounds the queue, however often they are reported.  An event that is
+queued already:
+
+=====================================  =================================================================================
+MemberNews                             keeps its place: the handler reads the facts from the view
+reports, results of probes, StoreBack  moves to the end: a report may be newer than an answer that is queued before it
+StoreAway                              keeps its place and removes a StoreBack: a probe that failed since then proves
+                                       nothing (rule 7)
+=====================================  =================================================================================
+
+So the events of the store end with the newest event of the store.
 """
 
 from __future__ import annotations
@@ -51,10 +60,14 @@ class EventQueue:
         return f"<EventQueue urgent={len(self._urgent)} others={len(self._others)}>"
 
     def put(self, event: Queued) -> None:
-        """Queue the event, unless it is queued already."""
+        """Queue the event.  If it is queued already, it moves to the end or keeps its place."""
         if isinstance(event, PlanNeeded):
             self._others[event] = None
+        elif isinstance(event, StoreAway) and event in self._urgent:
+            self._urgent.pop(StoreBack(), None)
         else:
+            if not isinstance(event, MemberNews):
+                self._urgent.pop(event, None)
             self._urgent[event] = None
         self._news.set()
 

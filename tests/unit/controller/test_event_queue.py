@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from itertools import product
+
+import pytest
 
 from bmq.controller.event_queue import PLAN_NEEDED, EventQueue, MemberNews, PlanNeeded, Urgent
-from bmq.controller.failures import ConnectionBroken, ProbeFailed, Reported, StoreAway, StoreBack
+from bmq.controller.failures import ConnectionBroken, ProbeAnswered, ProbeFailed, Reported, StoreAway, StoreBack
 
 
 def taken(queue: EventQueue) -> list[object]:
@@ -59,3 +63,54 @@ async def test_a_wait_ends_with_an_event_or_with_its_time() -> None:
     assert taken(queue) == [PLAN_NEEDED]
     await queue.wait(30)
     assert loop.time() == 65
+
+
+async def test_rule_7_the_last_event_of_the_store_that_is_taken_is_the_last_that_was_put() -> None:
+    """Else a term believes for good that the store is away, and declares nobody dead, or that it is there."""
+    away, back = StoreAway(), StoreBack()
+    for calls in product((away, back, None), repeat=7):  # None: all are taken
+        queue, put, got = EventQueue(), [], []
+        for call in (*calls, None):
+            if call is None:
+                got += taken(queue)
+            else:
+                put.append(call)
+                queue.put(call)
+        assert got[-1:] == put[-1:], calls
+
+
+@pytest.mark.parametrize(
+    ("put", "kept"),
+    [
+        ([StoreAway(), ProbeFailed("b"), StoreBack(), StoreAway()], [StoreAway(), ProbeFailed("b")]),
+        ([StoreAway(), ProbeFailed("b"), StoreBack()], [StoreAway(), ProbeFailed("b"), StoreBack()]),
+        (
+            [StoreBack(), MemberNews("b"), StoreAway(), ProbeFailed("b"), StoreBack()],
+            [MemberNews("b"), StoreAway(), ProbeFailed("b"), StoreBack()],
+        ),
+    ],
+)
+async def test_rule_7_a_probe_that_failed_while_the_store_was_away_is_taken_as_such(
+    put: Sequence[Urgent], kept: Sequence[Urgent]
+) -> None:
+    queue = EventQueue()
+    for event in put:
+        queue.put(event)
+    assert taken(queue) == kept
+
+
+@pytest.mark.parametrize("report", [ConnectionBroken("b"), Reported("p", "b")])
+async def test_a_report_that_comes_again_after_a_response_stands_behind_it(report: Urgent) -> None:
+    """The answer may be older than the second report: taken before it, the report would be lost."""
+    queue = EventQueue()
+    for event in (report, ProbeAnswered("b"), report):
+        queue.put(event)
+    assert taken(queue) == [ProbeAnswered("b"), report]
+
+
+async def test_news_of_a_member_keep_their_place() -> None:
+    """A report of a member that is not watched yet would have no effect before them."""
+    queue = EventQueue()
+    for event in (MemberNews("b"), Reported("p", "b"), MemberNews("b")):
+        queue.put(event)
+    assert taken(queue) == [MemberNews("b"), Reported("p", "b")]

@@ -24,7 +24,7 @@ from bmq.meta.cluster.keys import assignment_prefix, features_key, member_key
 from bmq.meta.cluster.levels import FeatureLevels, encode_record
 from bmq.meta.cluster.member import decode_member
 from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
-from bmq.meta.kv import Commit, Compare, Delete, Put, Write
+from bmq.meta.kv import Commit, Compare, Delete, KvUnavailable, Put, Write
 from bmq.meta.kv_memory import MemoryKeyValue
 from bmq.meta.ownership import PartitionRecord, encode, partition_key
 from tests.unit.controller.world import file_report, world
@@ -388,3 +388,39 @@ async def test_a_member_that_does_not_support_a_level_is_given_nothing() -> None
         assert w.is_assigned("a", "b")
         await kv.commit([], [Put(features_key("c"), encode_record(FeatureLevels(epoch=2)))])
         await w.until(lambda: w.is_assigned("a", "b", "old"), 1_000)
+
+
+async def test_rule_7_a_store_that_flaps_while_the_leader_waits_for_it_does_not_count_as_away_for_good() -> None:
+    """A leader that believes so declares nobody dead whose lease ends."""
+    async with world("a", "b", "c") as w:
+        leader = w.led_by()
+        controller, term, kv = leader.controller, leader.controller.term, leader.kv
+        assert term is not None
+        keep_alive, commit, is_away, may_commit = kv.keep_alive, kv.commit, False, asyncio.Event()
+
+        async def keep(lease: int) -> float:
+            if is_away:
+                raise KvUnavailable("flapping")
+            return await keep_alive(lease)
+
+        async def wait_and_commit(compares: Sequence[Compare], writes: Sequence[Write]) -> Commit:
+            await may_commit.wait()
+            return await commit(compares, writes)
+
+        async def flap(to_away: bool) -> None:
+            nonlocal is_away
+            is_away = to_away
+            await w.until(lambda: controller._is_store_there is not to_away)
+
+        kv.keep_alive, kv.commit = keep, wait_and_commit  # type: ignore[method-assign]
+        await flap(True)
+        await w.until(lambda: not term.queue.has_urgent)
+        await w.drain("c")  # a reason for a plan, whose commit waits through all that follows
+        await asyncio.sleep(0.1)
+        for to_away in (False, True, False):
+            await flap(to_away)
+        may_commit.set()
+        await w.until(lambda: not term.queue.has_urgent)
+        await w.lose_lease("b")
+        await w.until(lambda: set(w.counts()) == {"a"})
+        assert controller.term is term
