@@ -71,6 +71,10 @@ class EventQueue:
             self._urgent[event] = None
         self._news.set()
 
+    def withdraw(self, event: Urgent) -> None:
+        """Remove the event if it is queued: something else has outdated it."""
+        self._urgent.pop(event, None)
+
     @property
     def has_urgent(self) -> bool:
         """True if an event about a member's liveness is queued."""

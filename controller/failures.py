@@ -71,7 +71,7 @@ class ConnectionBroken:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswered:
-    """The member has answered a probe."""
+    """The member has answered a probe, or the probe has shown nothing against it."""
 
     incarnation: str
 

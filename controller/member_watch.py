@@ -7,7 +7,7 @@ declare dead.  Around it this module keeps their registrations, and what they mu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -88,15 +88,23 @@ class MemberWatch:
         if has_returned:
             del self._dead[name]
             effects += self._failures.handle(MemberGone(name), now)
-        was_silent = False
         if self._failures.state(name) is None:
             effects.append(Arrived(name))
-            was_silent = self._silent.joined(name, now)
+            self._silent.joined(name, now)
         self._members[name] = member
         effects += self._failures.handle(MemberSeen(name), now)
-        if has_returned or was_silent:
+        if has_returned:
             effects += self._failures.handle(Reported(self._own, name), now)
-        return effects
+        return [*effects, *self._prove(name, now)]
+
+    def _prove(self, incarnation: str, now: float) -> Sequence[Effect]:
+        """Probe a member that has to answer a probe, if none is due or under way.
+
+        The result of the last probe is of no use if the key was gone and is back, or if the probe has shown nothing.
+        """
+        if incarnation not in self._silent.unproven or self._failures.state(incarnation) is not MemberState.ALIVE:
+            return ()
+        return self._failures.handle(Reported(self._own, incarnation), now)
 
     def gone(self, incarnation: str, now: float) -> list[Effect]:
         """Handle that the store has no key of the member."""
@@ -112,7 +120,10 @@ class MemberWatch:
 
     def handle(self, event: LivenessEvent, now: float) -> list[Effect]:
         """Handle any other event about the liveness of members."""
-        return [*self._failures.handle(event, now)]
+        effects: list[Effect] = [*self._failures.handle(event, now)]
+        if isinstance(event, ProbeAnswered):
+            effects += self._prove(event.incarnation, now)
+        return effects
 
     def lost(self, incarnation: str, revision: int, *, is_registered: bool) -> Loss:
         """Forget a member of a DeclareDead, and return the way in which it was lost.

@@ -7,6 +7,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
 
 from bmq.controller.member_client import MemberClient
 from bmq.controller.patience import Patience
@@ -22,6 +23,15 @@ WITNESSES = 9
 """Other members probed at once, at most, before a silent member is declared dead."""
 LAST_RESORT_S = 30.0
 """Time for which a cut-off leader leads as the last resort, before it makes room for another leader again."""
+
+
+class Verdict(Enum):
+    """The result of a probe."""
+
+    RESPONDED = auto()
+    UNKNOWN = auto()
+    """Nothing shows that the member is dead, and it has not responded."""
+    DEAD = auto()
 
 
 class Isolated(Exception):
@@ -61,23 +71,25 @@ class Prober:
     def __repr__(self) -> str:
         return f"<Prober of {self._own} polled_at={self._polled_at:.3f}{' isolated' if self._was_isolated else ''}>"
 
-    async def is_alive(self, member: Member) -> bool:
-        """Probe the member.  Returns False if it is dead; True if nothing shows that it is.
+    async def judge(self, member: Member) -> Verdict:
+        """Probe the member.
 
         Raises Isolated if the leader seems to be cut off.  As the last resort, since no other process leads, it goes on
         instead: a silent member is then declared dead by the end of its lease alone.
         """
         if member.incarnation == self._own:
-            return True
+            return Verdict.RESPONDED
         began = self._clock.monotonic()
         evidence = await self._probe(member)
-        if evidence in (Evidence.LIFE, Evidence.NONE):
-            return True
+        if evidence is Evidence.LIFE:
+            return Verdict.RESPONDED
+        if evidence is Evidence.NONE:
+            return Verdict.UNKNOWN
         if not await self._is_isolated(member, evidence, began):
-            return False
+            return Verdict.DEAD
         if self._clock.monotonic() < self._last_resort_until:
             self._warn()
-            return evidence is Evidence.SILENCE
+            return Verdict.UNKNOWN if evidence is Evidence.SILENCE else Verdict.DEAD
         raise Isolated(f"{member.incarnation} does not respond, and neither do most of the others that were probed")
 
     async def _probe(self, member: Member) -> Evidence:

@@ -28,16 +28,15 @@ class SilentMembers:
         """Note that a member has not responded since a monotonic time."""
         self._since.put(incarnation, since)
 
-    def joined(self, incarnation: str, now: float) -> bool:
-        """Note that a member joined; return whether it was silent before, and so has to answer a probe."""
+    def joined(self, incarnation: str, now: float) -> None:
+        """Note that a member joined: it has to answer a probe if it was silent before."""
         since = self._since.pop(incarnation)
-        if since is None:
-            return False
-        self._unproven[incarnation] = now - since
-        return True
+        if since is not None:
+            self._unproven[incarnation] = now - since
 
     def responded(self, incarnation: str) -> float | None:
         """Note a response; return for how many seconds the member was silent before it joined again, if it was."""
+        self._since.pop(incarnation)
         return self._unproven.pop(incarnation, None)
 
     def forget(self, incarnation: str) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 from bmq.controller.assignments import Assignments, AssignmentTransaction, Deposed
@@ -48,7 +49,7 @@ from bmq.controller.planning.planner_view import (
 )
 from bmq.controller.planning.recent_changes import RecentChanges
 from bmq.controller.planning.table_feed import TableFeed
-from bmq.controller.probing import Prober
+from bmq.controller.probing import Prober, Verdict
 from bmq.controller.requested_moves import RequestedMoves
 from bmq.controller.share_rounds import ShareRounds
 from bmq.controller.unreachable_reports import UnreachableReports
@@ -144,6 +145,7 @@ class Term:
         self._has_resting = False  # at the last plan
         self._requested = RequestedMoves()
         self._is_dirty = True
+        self._probes: dict[str, asyncio.Task[None]] = {}  # the last one of each member, while it is under way
         self._tasks: asyncio.TaskGroup | None = None
 
     def __repr__(self) -> str:
@@ -251,8 +253,7 @@ class Term:
         for effect in effects:
             match effect:
                 case Probe(incarnation):
-                    assert self._tasks is not None, "the term runs"
-                    self._tasks.create_task(self._probe(incarnation), name=f"probe of {incarnation}")
+                    self._begin_probe(incarnation)
                 case DeclareDead(incarnation):
                     self._declared_dead(incarnation)
                 case Arrived(incarnation):
@@ -285,19 +286,36 @@ class Term:
         self._share_rounds.forget(incarnation)
         self._is_dirty = True
 
+    def _begin_probe(self, incarnation: str) -> None:
+        """Probe the member.  A probe from before its key was gone may be under way: its result is outdated."""
+        assert self._tasks is not None, "the term runs"
+        earlier = self._probes.get(incarnation)
+        if earlier is not None:
+            earlier.cancel()
+        self.queue.withdraw(ProbeAnswered(incarnation))
+        self.queue.withdraw(ProbeFailed(incarnation))
+        task = self._tasks.create_task(self._probe(incarnation), name=f"probe of {incarnation}")
+        self._probes[incarnation] = task
+        task.add_done_callback(partial(self._probe_ended, incarnation))
+
+    def _probe_ended(self, incarnation: str, task: asyncio.Task[None]) -> None:
+        if self._probes.get(incarnation) is task:
+            del self._probes[incarnation]
+
     async def _probe(self, incarnation: str) -> None:
-        """Probe the member and queue the result.  The watch requests one probe at a time of each member."""
+        """Probe the member and queue the result."""
         member = self.watch.registration(incarnation)
         if member is None:
             return  # its address is not known: it is declared dead when its time to join again is over
         began = self._clock.monotonic()
-        if await self._prober.is_alive(member):
-            self.queue.put(ProbeAnswered(incarnation))
-            if self.watch.responded(incarnation, self._clock.monotonic()):
-                self.queue.put(PLAN_NEEDED)
-        else:
+        verdict = await self._prober.judge(member)
+        if verdict is Verdict.DEAD:
             self.watch.stayed_silent(incarnation, began)
             self.queue.put(ProbeFailed(incarnation))
+            return
+        self.queue.put(ProbeAnswered(incarnation))
+        if verdict is Verdict.RESPONDED and self.watch.responded(incarnation, self._clock.monotonic()):
+            self.queue.put(PLAN_NEEDED)
 
     def _view_changed(self, change: ViewChange) -> None:
         for incarnation in sorted(change.members):

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
-from bmq.controller.failures import DeclareDead, Probe, ProbeAnswered, ProbeFailed, Reported
+from bmq.controller.event_queue import EventQueue, MemberNews, Urgent
+from bmq.controller.failures import (
+    PROBE_GAP_S,
+    ConnectionBroken,
+    DeclareDead,
+    MemberState,
+    Probe,
+    ProbeAnswered,
+    ProbeFailed,
+    Reported,
+    StoreAway,
+    StoreBack,
+    Tick,
+)
 from bmq.controller.member_watch import Arrived, Effect, LivenessEvent, Loss, MemberWatch
 from bmq.controller.patience import FACTOR, LEAST_S, MOST_S, Patience
 from bmq.controller.stalled_brokers import REST_S
@@ -111,3 +125,151 @@ def test_a_stalled_broker_rests_and_its_stall_is_forgotten_with_it() -> None:
     assert w.gone("m", 104.0) == DEAD
     w.lost("m", 0, is_registered=False)
     assert w.resting(104.0) == set()
+
+
+def unproven(*, in_grace: bool = False) -> MemberWatch:
+    """Return a watch in which m has joined again at 102.5 after a silence, and is being probed."""
+    w = silent()
+    w.gone("m", 102.0)
+    if in_grace:
+        w.handle(StoreAway(), 102.1)
+        w.handle(StoreBack(), 102.2)
+    assert w.seen(member(), 7, 102.5) == [*ARRIVED, *PROBE]
+    return w
+
+
+def test_an_unproven_member_whose_key_goes_and_comes_back_is_probed_again() -> None:
+    """The probe of before does not count: else the member would rest until the end of the term."""
+    w = unproven(in_grace=True)
+    assert w.gone("m", 103.5) == []
+    assert w.seen(member(), 8, 104.0) == PROBE
+    assert w.responded("m", 104.5)
+    assert w.handle(ProbeAnswered("m"), 104.5) == []
+    assert not w.unproven
+
+
+def test_an_unproven_member_that_a_probe_says_nothing_about_is_probed_again() -> None:
+    """A leader without descriptors cannot ask: its member has neither responded nor kept silent."""
+    w = unproven()
+    assert w.handle(ProbeAnswered("m"), 102.6) == []
+    assert w.unproven == {"m"}
+    assert w.wakes_at() == 102.5 + PROBE_GAP_S
+    assert w.handle(Tick(), 102.5 + PROBE_GAP_S) == PROBE
+    assert w.handle(ProbeAnswered("m"), 104.0) == PROBE
+    w.responded("m", 105.0)
+    assert w.handle(ProbeAnswered("m"), 105.0) == []
+
+
+class Histories:
+    """Members that come, go and are probed at random moments, as a term handles them."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.now, self.revision = Random(seed), 0.0, 1
+        self.watch, self.queue = MemberWatch("leader", TTL_S, Patience()), EventQueue()
+        self.store: dict[str, int] = {}  # the revision of each key
+        self.view: dict[str, int] = {}
+        self.lag: list[tuple[str, int | None]] = []  # changes that the view does not show yet
+        self.probes: set[str] = set()
+        self.is_away = False
+
+    def write(self, name: str) -> None:
+        self.revision += 1
+        self.store[name] = self.revision
+        self.lag.append((name, self.revision))
+
+    def delete(self, name: str) -> None:
+        if self.store.pop(name, None) is not None:
+            self.lag.append((name, None))
+
+    def show(self) -> None:
+        if not self.lag:
+            return
+        name, revision = self.lag.pop(0)
+        if revision is None:
+            self.view.pop(name, None)
+        else:
+            self.view[name] = revision
+        self.queue.put(MemberNews(name))
+
+    def bury(self) -> None:
+        for name in [each for each in self.view if self.watch.is_dead(each)]:
+            if self.store.get(name) == self.view[name]:
+                self.delete(name)
+
+    def end_probe(self, name: str, verdict: int) -> None:
+        if name not in self.probes:
+            return
+        self.probes.remove(name)
+        if verdict == 0:
+            self.watch.stayed_silent(name, self.now - 0.5)
+            self.queue.put(ProbeFailed(name))
+            return
+        self.queue.put(ProbeAnswered(name))
+        if verdict == 1:
+            self.watch.responded(name, self.now)
+
+    def flap(self) -> None:
+        self.is_away = not self.is_away
+        self.queue.put(StoreAway() if self.is_away else StoreBack())
+
+    def handle_all(self) -> None:
+        while (event := self.queue.take()) is not None:
+            if isinstance(event, MemberNews):
+                revision = self.view.get(event.incarnation)
+                made = Member(incarnation=event.incarnation, roles=frozenset({BROKER}))
+                self.do(
+                    self.watch.gone(event.incarnation, self.now)
+                    if revision is None
+                    else self.watch.seen(made, revision, self.now)
+                )
+            else:
+                assert isinstance(event, LivenessEvent)
+                self.do(self.watch.handle(event, self.now))
+        self.do(self.watch.handle(Tick(), self.now))
+        for name in self.watch.unproven:
+            assert self.watch._failures.state(name) is not MemberState.ALIVE, "nobody would probe it"
+
+    def do(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            name = effect.incarnation
+            if isinstance(effect, Probe):
+                outdated: Sequence[Urgent] = (ProbeAnswered(name), ProbeFailed(name))
+                for event in outdated:
+                    self.queue.withdraw(event)
+                if self.watch.registration(name) is not None:
+                    self.probes.add(name)
+            elif isinstance(effect, DeclareDead):
+                self.watch.lost(name, self.view.get(name, 0), is_registered=name in self.view)
+
+    def step(self) -> None:
+        name = self.random.choice("abc")
+        self.now += self.random.random() * 0.7
+        reports: Sequence[Urgent] = (Reported("p", name), ConnectionBroken(name))
+        self.random.choice(
+            (
+                lambda: self.write(name), lambda: self.delete(name), self.show, self.show, self.handle_all,
+                self.handle_all, self.bury, self.flap, lambda: self.queue.put(self.random.choice(reports)),
+                lambda: self.end_probe(name, self.random.randrange(3)),
+            )
+        )()  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_once_all_is_quiet_each_registered_member_is_alive_and_proven(seed: int) -> None:
+    one = Histories(seed)
+    for _ in range(300):
+        one.step()
+    if one.is_away:
+        one.flap()
+    for _ in range(60):
+        one.now += 1.0
+        while one.lag:
+            one.show()
+        one.handle_all()
+        for name in "abc":
+            one.end_probe(name, 1)
+        one.handle_all()
+        one.bury()
+    assert set(one.watch.living()) == set(one.store)
+    assert not one.watch.unproven
+    assert not one.probes

@@ -10,7 +10,7 @@ import pytest
 
 from bmq.controller.member_client import MemberClient
 from bmq.controller.patience import Patience
-from bmq.controller.probing import LAST_RESORT_S, WITNESSES, Isolated, Prober
+from bmq.controller.probing import LAST_RESORT_S, WITNESSES, Isolated, Prober, Verdict
 from bmq.core.clock import LoopClock
 from bmq.core.rpc.peers import Evidence
 from bmq.meta.cluster.member import Address, Member
@@ -50,7 +50,7 @@ class Leader:
         return self.found[member.incarnation]
 
     async def is_alive(self, name: str) -> bool:
-        return await self.prober.is_alive(self.registered[name])
+        return await self.prober.judge(self.registered[name]) is not Verdict.DEAD
 
 
 @pytest.mark.parametrize("evidence", [LIFE, NONE])
@@ -58,6 +58,21 @@ async def test_a_member_that_no_evidence_is_against_counts_as_alive_without_witn
     one = Leader({"a": evidence, "b": LIFE})
     assert await one.is_alive("a")
     assert one.probed == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "is_last_resort", "verdict"),
+    [
+        (LIFE, False, Verdict.RESPONDED),
+        (NONE, False, Verdict.UNKNOWN),
+        (SILENCE, True, Verdict.UNKNOWN),
+        (REFUSED, True, Verdict.DEAD),
+    ],
+)
+async def test_only_a_response_is_one(evidence: Evidence, is_last_resort: bool, verdict: Verdict) -> None:
+    one = Leader({"a": evidence, "b": SILENCE, "c": SILENCE}, is_last_resort=is_last_resort)
+    assert await one.prober.judge(one.registered["a"]) is verdict
+    assert await one.prober.judge(one.registered[OWN]) is Verdict.RESPONDED
 
 
 async def test_a_member_that_responds_to_heartbeats_while_a_probe_has_no_response_is_alive() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from bmq.controller.failures import ProbeFailed, Reported
 from bmq.controller.heartbeats import BEAT_S, SUSPECT_S
 from bmq.controller.patience import FACTOR, LEAST_S
 from bmq.controller.planning.balancing import UNEVEN_S
@@ -20,9 +21,10 @@ from bmq.controller.stalled_brokers import REST_S
 from bmq.controller.store_age import NOTE_S
 from bmq.controller.term import LOAD_S
 from bmq.core.features import LevelRange
+from bmq.core.rpc.peers import Evidence
 from bmq.meta.cluster.keys import assignment_prefix, features_key, member_key
 from bmq.meta.cluster.levels import FeatureLevels, encode_record
-from bmq.meta.cluster.member import decode_member
+from bmq.meta.cluster.member import Member, decode_member
 from bmq.meta.cluster.unreachable import encode_unreachable, unreachable_key
 from bmq.meta.kv import Commit, Compare, Delete, KvUnavailable, Put, Write
 from bmq.meta.kv_memory import MemoryKeyValue
@@ -424,3 +426,46 @@ async def test_rule_7_a_store_that_flaps_while_the_leader_waits_for_it_does_not_
         await w.lose_lease("b")
         await w.until(lambda: set(w.counts()) == {"a"})
         assert controller.term is term
+
+
+async def test_a_probe_from_before_a_member_was_gone_does_not_count_when_it_is_back() -> None:
+    async with world("a", "b", "c") as w:
+        await asyncio.sleep(60)
+        probes: list[asyncio.Future[Evidence]] = []
+        probe_by = w.members.probe_by
+
+        async def probe(controller: str, member: Member, patience_s: float) -> Evidence:
+            if member.incarnation != "b":
+                return await probe_by(controller, member, patience_s)
+            probes.append(asyncio.get_running_loop().create_future())
+            return await probes[-1]
+
+        w.members.probe_by = probe  # type: ignore[method-assign]
+        leader = w.led_by()
+        term = leader.controller.term
+        assert term is not None
+        leader.controller.report("proxy", "b")
+        await w.until(lambda: len(probes) == 1)
+        await w.lose_lease("b")
+        await w.until(lambda: not term.watch.is_living("b"))
+        await w.join("b")
+        await w.until(lambda: term.watch.is_living("b"))
+        leader.controller.report("proxy", "b")
+        await w.until(lambda: len(probes) == 2)
+        if not probes[0].done():
+            probes[0].set_result(Evidence.REFUSED)
+        await asyncio.sleep(1.0)
+        assert term.watch.is_living("b")
+        probes[1].set_result(Evidence.REFUSED)
+        await w.until(lambda: not term.watch.is_living("b"))
+
+
+async def test_a_result_that_is_queued_when_a_probe_begins_is_of_an_earlier_probe() -> None:
+    async with world("a", "b", "c") as w:
+        await asyncio.sleep(60)
+        term = w.led_by().controller.term
+        assert term is not None
+        term.queue.put(Reported("proxy", "b"))
+        term.queue.put(ProbeFailed("b"))
+        await asyncio.sleep(1.0)
+        assert term.watch.is_living("b")
