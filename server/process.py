@@ -117,6 +117,13 @@ async def _supervise(config: NodeConfig) -> int:
 
 async def _serve(config: NodeConfig) -> int:
     asked = StopAsked()
+    await _serve_until(asked, config)
+    _log.info("stopped")
+    return asked.status
+
+
+async def _serve_until(asked: StopAsked, config: NodeConfig) -> None:
+    """Start, serve, and close everything.  A request to end the process also ends each step of the start."""
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(running(write_left_out_forever()))
         collections = LongCollections()
@@ -127,7 +134,7 @@ async def _serve(config: NodeConfig) -> int:
         with notice_if_slow(without_userinfo(config.meta)):
             kv = await asked.result_of(open_keyvalue(config.meta, user=config.meta_user, password=config.meta_password))
         if kv is None:
-            return asked.status
+            return
         stack.push_async_callback(kv.close)
         with notice_if_slow(without_userinfo(config.root)):
             fs = await asked.result_of(
@@ -140,13 +147,13 @@ async def _serve(config: NodeConfig) -> int:
                 )
             )
         if fs is None:
-            return asked.status
+            return
         stack.push_async_callback(fs.close)
         last = await stack.enter_async_context(contextlib.AsyncExitStack())  # closed after the membership has ended
         joined = ClusterMember(config, fs, kv, SystemClock(), incarnation, on_failed=asked.fail)
         stack.push_async_callback(joined.leave)
         if await asked.comes_before(joined.join()):
-            return asked.status
+            return
         tracer = open_tracer(os.environ, incarnation)
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.close)
@@ -172,8 +179,9 @@ async def _serve(config: NodeConfig) -> int:
         lag.register()
         state = console_state(node, meter, history, registry, lag, descriptors)
         access = HttpAccess(config, node.security.scram_users)
-        await access.start()
         stack.push_async_callback(access.close)
+        if await asked.comes_before(access.start()):
+            return
         http = HttpServer(
             state,
             *parse_address(config.http, "http"),
@@ -182,27 +190,28 @@ async def _serve(config: NodeConfig) -> int:
             node.certificates.get(HTTP_LISTENER),
             look=joined.standstill.look,
         )
-        await http.start()
         stack.push_async_callback(http.stop)
+        if await asked.comes_before(http.start()):
+            return
         leaving = Leaving(None if node.broker is None else node.broker.broker)
         stack.callback(leaving.log)
         stack.push_async_callback(node.close)
         sockets = Sockets(node, http)
-        if not await asked.comes_before(sockets.start()):
-            stack.callback(sockets.close)
-            last.callback(sockets.close_internal)
-            await sockets.open()
-            gc.freeze()  # these objects live as long as the process: the collector need not visit them again
-            await stack.enter_async_context(running(lag.run()))
-            await stack.enter_async_context(running(watch_certificates(node.certificates)))
-            if node.broker is not None:
-                await stack.enter_async_context(running(load_walk()))
-            print(f"ready {sockets.ready_text()} http={http.url} root={without_userinfo(config.root)}", flush=True)
-            await asked.wait()
-            leaving.begin()
-            await sockets.drain()
-    _log.info("stopped")
-    return asked.status
+        if await asked.comes_before(sockets.start()):
+            return
+        stack.callback(sockets.close)
+        last.callback(sockets.close_internal)
+        if await asked.comes_before(sockets.open()):
+            return
+        gc.freeze()  # these objects live as long as the process: the collector need not visit them again
+        await stack.enter_async_context(running(lag.run()))
+        await stack.enter_async_context(running(watch_certificates(node.certificates)))
+        if node.broker is not None:
+            await stack.enter_async_context(running(load_walk()))
+        print(f"ready {sockets.ready_text()} http={http.url} root={without_userinfo(config.root)}", flush=True)
+        await asked.wait()
+        leaving.begin()
+        await sockets.drain()
 
 
 class Leaving:
@@ -299,6 +308,8 @@ class StopAsked:
         _log.info("%s: this process ends; a second one ends it at once", number.name)
         self._event.set()
         asyncio.get_running_loop().remove_signal_handler(number)
+        # For SIGINT the loop restores Python's handler, whose KeyboardInterrupt would wait for all threads.
+        signal.signal(number, signal.SIG_DFL)
 
     def fail(self, why: str) -> None:
         """End the process with status 1 because of ``why``, so that its supervisor starts it again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,17 @@ from pathlib import Path
 import pytest
 
 from bmq.broker.broker import Broker
+from bmq.console.http import HttpServer
 from bmq.core.config import NodeConfig
 from bmq.server import process
 from bmq.server.cluster_member import ClusterMember
+from bmq.server.http_access import HttpAccess
+from bmq.server.listeners import Sockets
 from bmq.server.process import Leaving, notice_if_slow
 from tests.harness.log_text import lines
 from tests.harness.members import memory_broker
+
+WAIT_S = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +92,37 @@ def test_a_failure_while_the_process_joins_ends_it_with_status_1(
     monkeypatch.setattr(ClusterMember, "join", join)
     assert process.serve(config(tmp_path)) == 1
     assert any('error="the view has stopped"' in line for line in lines(caplog))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [(HttpAccess, "start"), (HttpServer, "start"), (Sockets, "start"), (Sockets, "open")],
+    ids=lambda each: each if isinstance(each, str) else each.__name__,
+)
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "behind"])
+def test_a_signal_ends_each_step_of_the_start(
+    kind: type,
+    step: str,
+    is_done: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A step may wait for the network: a signal does not wait for the step, and all that was started is closed."""
+    caplog.set_level("INFO")
+    real = getattr(kind, step)
+
+    async def wait(self: object) -> None:
+        if is_done:
+            await real(self)
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(WAIT_S):
+            await forever()
+
+    monkeypatch.setattr(kind, step, wait)
+    assert process.serve(config(tmp_path)) == 0
+    assert lines(caplog)[-1] == "stopped"
 
 
 async def forever() -> None:

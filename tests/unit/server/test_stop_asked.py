@@ -42,6 +42,39 @@ async def test_the_result_of_work_that_is_done_before() -> None:
     assert await StopAsked().result_of(done()) == "done"
 
 
+HELD_BY_A_THREAD = """
+import asyncio, sys, uvloop
+from bmq.server.process import StopAsked
+
+async def main():
+    asked = StopAsked()
+    held = asyncio.ensure_future(asyncio.to_thread(sys.stdin.buffer.read))
+    print("started", flush=True)
+    await asked.wait()
+    print("asked", flush=True)
+    await held
+
+with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    runner.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_a_process_whose_thread_does_not_end(number: signal.Signals) -> None:
+    """A call to storage that has no response holds a thread: an operator must not have to wait for it."""
+    command = [sys.executable, "-c", HELD_BY_A_THREAD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        try:
+            for line in (b"started\n", b"asked\n"):
+                assert process.stdout.readline() == line
+                process.send_signal(number)
+            assert process.wait(timeout=WAIT_S) == -number
+        finally:
+            process.kill()
+
+
 @pytest.mark.slow
 def test_a_signal_ends_a_start_that_waits_for_storage(tmp_path: Path) -> None:
     """A NameNode that does not respond is waited for: a service manager need not."""
