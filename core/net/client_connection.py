@@ -45,9 +45,9 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
     connections share a receive buffer.
     """
 
-    __slots__ = ("_frames", "_is_malformed", "_is_reading", "_mute_timer", "_muted_until", "_on_close", "_on_open",
-                 "_outliving", "_progress", "_share", "client_id", "client_software", "host", "peer",
-                 "session")  # fmt: skip
+    __slots__ = ("_frames", "_is_malformed", "_is_reading", "_is_refused", "_mute_timer", "_muted_until", "_mutes",
+                 "_on_close", "_on_open", "_outliving", "_progress", "_share", "client_id", "client_software", "host",
+                 "peer", "session")  # fmt: skip
 
     _listener: ConnectionOwner[ClientConnection]
 
@@ -73,7 +73,9 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         self._on_close = Subscribers[[]]()
         self._is_malformed = False  # counted and logged so
         self._is_reading = True
+        self._is_refused = False  # no further request begins, and the listener closes it soon
         self._muted_until = 0.0
+        self._mutes = 0
         self._outliving = 0  # requests, as counted last
         self._mute_timer: asyncio.TimerHandle | None = None
 
@@ -113,7 +115,12 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         A principal with too many connections loses this one soon: nothing more is read then.  Nothing is read either
         while the memory for requests is used up: a first read counts only once it has come.
         """
+        mutes = self._mutes
         self._listener.identified(self)
+        if self._mutes != mutes:  # the listener mutes a connection that it refuses, until it closes the connection
+            self._is_refused = True
+            if self._requests.is_draining:  # no mute holds its requests back
+                self.close()
         if self.is_muted or (self._share.budget.is_tight and self._is_reading and not self.is_closed):
             self._read_or_pause()
 
@@ -134,6 +141,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
 
     def mute(self, seconds: float) -> None:
         """Mute the client.  Reading pauses at the end of the event in progress, like all that a request changes."""
+        self._mutes += 1
         loop = self._listener.loop
         until = loop.time() + seconds
         if self.is_closed or self._requests.is_draining or until <= self._muted_until:
@@ -360,7 +368,10 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         return self._progress.slow_read_rate(now, self.transport.get_write_buffer_size())
 
     def drain(self) -> None:
-        """Read no more; close once everything that was read has its response."""
+        """Read no more; close once everything that was read has its response.  A refused connection is closed now."""
+        if self._is_refused:
+            self.close()
+            return
         self._requests.drained()
         if self._share.is_gated:
             self._share.forget(self)

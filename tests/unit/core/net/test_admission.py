@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bmq.core.net.admission import Admission
-from bmq.core.net.listener import REFUSED_MAX, REFUSED_S, Listener
-from bmq.core.net.request import Client
+from bmq.core.net.listener import REFUSED_MAX, REFUSED_S, ClientConnection, Listener
+from bmq.core.net.request import Client, Response
 from bmq.core.security.listener_settings import security_of
-from bmq.core.security.session import Session
+from bmq.core.security.principal import user
+from bmq.core.security.session import NOT_BEGUN, Session
 from bmq.core.security.tls import ServerTls
 from tests.harness.certificates import Certificates
 from tests.harness.waiting import until
 from tests.unit.core.net.test_listener import read_response
-from tests.unit.core.net.world import World, frame, turn
+from tests.unit.core.net.world import World, frame, reply, turn
 
 
 class Rates:
@@ -217,3 +218,54 @@ async def test_a_tls_connection_counts_for_its_principal_after_the_handshake(
     await until(lambda: not world.listener.connections)
     assert bounds.live == []
     world.listener.close()
+
+
+class LoggedInBy:
+    """A dispatch whose first request is a log-in, which ends when the test says so."""
+
+    def __init__(self, world: World) -> None:
+        self.is_pipelined, self.expects_response = world.script.is_pipelined, world.script.expects_response
+        self._script = world.script
+        self.login: asyncio.Future[Response] | None = None
+        self.client: Any = None
+
+    def __call__(self, request: memoryview, client: Client) -> Any:
+        if self.login is None:
+            self.login, self.client = asyncio.get_running_loop().create_future(), client
+            return self.login
+        return self._script(request, client)
+
+    def end(self) -> None:
+        assert self.login is not None
+        self.client.session = Session(principal=user("u"), protocol="SASL_PLAINTEXT")
+        self.client.identified()
+        if not self.client.is_closed:
+            self.login.set_result(reply(1))
+
+
+@pytest.mark.parametrize("is_refused_first", [True, False])
+async def test_a_drain_serves_no_request_of_a_connection_that_is_refused_after_its_log_in(
+    is_refused_first: bool,
+) -> None:
+    """The drain may also begin while the log-in is under way."""
+    world = World()
+    world.listener = Listener(world.script, world.config, world.metrics, bounds=Bounds(0))
+    dispatch = LoggedInBy(world)
+
+    def stranger(listener: Any, *_: object) -> ClientConnection:
+        made = ClientConnection(listener, cast(Any, dispatch))
+        made.session = Session(protocol="SASL_PLAINTEXT", expires_at=NOT_BEGUN)
+        return made
+
+    peer = world.peer(kind=stranger)
+    peer.send(frame(1) + frame(2) + frame(3))
+    if is_refused_first:
+        dispatch.end()
+        await turn()
+    draining = asyncio.ensure_future(world.listener.drain(2 * REFUSED_S))
+    await turn()
+    if not is_refused_first:
+        dispatch.end()
+    await draining
+    assert (peer.is_gone, world.metrics.user_connections_refused) == (True, 1)
+    assert world.script.begun == []
