@@ -74,6 +74,8 @@ LOADS_KNOWN_S = (WINDOWS + 1) * WINDOW_S
 """Time after which a leader knows the lasting loads."""
 LOADS_PARALLEL = 16
 """Brokers asked at once."""
+UNKNOWN_S = 1.0
+"""Pause behind a probe that has shown nothing: the next one may fail at once, as while no name is looked up."""
 AGAIN_S = 0.1
 """Pause before a plan that could not be written is made again."""
 MOVES_PER_WRITE = 5_000
@@ -313,6 +315,8 @@ class Term:
             self.watch.stayed_silent(incarnation, began)
             self.queue.put(ProbeFailed(incarnation))
             return
+        if verdict is Verdict.UNKNOWN:
+            await asyncio.sleep(UNKNOWN_S)
         self.queue.put(ProbeAnswered(incarnation))
         if verdict is Verdict.RESPONDED and self.watch.responded(incarnation, self._clock.monotonic()):
             self.queue.put(PLAN_NEEDED)

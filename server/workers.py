@@ -4,9 +4,9 @@ A worker is a member of the cluster like any other.  It has an id and ports of i
 command line.  Proxies also share the command line's Kafka address (SO_REUSEPORT: the kernel gives each new connection
 to one of them).  Clients bootstrap from it; Metadata then has each proxy's own address.
 
-The parent serves nothing.  It starts failed workers again, at a bounded rate, forwards SIGTERM and SIGINT, and ends
-when all workers have ended: with status 0 if all of them did.  A worker that an operator has drained is not started
-again.
+The parent serves nothing.  It starts failed workers again, at a bounded rate, and ends when all workers have ended:
+with status 0 if all of them did.  A worker that an operator has drained is not started again.  SIGTERM and SIGINT are
+forwarded as SIGTERM: a terminal sends its SIGINT to the workers, too, and a second one would end them at once.
 """
 
 from __future__ import annotations
@@ -120,17 +120,17 @@ class Workers:
         """Run the workers until SIGTERM or SIGINT, or until all have been drained; return the exit status."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop, number)
+            loop.add_signal_handler(number, self._stop)
         async with asyncio.TaskGroup() as group:
             for worker in range(self._config.workers):
                 group.create_task(self._keep(worker))
         return 0 if all(status == 0 for status in self._statuses.values()) else 1
 
-    def _stop(self, number: signal.Signals) -> None:
+    def _stop(self) -> None:
         self._is_stopping.set()
         for process in self._processes.values():
             if process.returncode is None:
-                process.send_signal(number)
+                process.terminate()
 
     async def _keep(self, worker: int) -> None:
         """Run the worker, and start it again when it fails, until this process is to stop."""

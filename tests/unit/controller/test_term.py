@@ -428,6 +428,31 @@ async def test_rule_7_a_store_that_flaps_while_the_leader_waits_for_it_does_not_
         assert controller.term is term
 
 
+async def test_an_unproven_member_that_no_probe_reaches_is_probed_once_a_second() -> None:
+    async with world("a", "b", "c") as w:
+        probes, probe_by = 0, w.members.probe_by
+
+        async def probe(controller: str, member: Member, patience_s: float) -> Evidence:
+            nonlocal probes
+            if member.incarnation != "b":
+                return await probe_by(controller, member, patience_s)
+            probes += 1
+            return Evidence.NONE  # at once, as while its name is not looked up
+
+        w.members.probe_by = probe  # type: ignore[method-assign]
+        leader = w.led_by()
+        term = leader.controller.term
+        assert term is not None
+        term.watch.stayed_silent("b", asyncio.get_running_loop().time())
+        await w.lose_lease("b")
+        await w.until(lambda: not term.watch.is_living("b"))
+        await w.join("b")
+        await w.until(lambda: probes > 0)
+        before = probes
+        await asyncio.sleep(20)
+        assert 10 <= probes - before <= 25
+
+
 async def test_a_probe_from_before_a_member_was_gone_does_not_count_when_it_is_back() -> None:
     async with world("a", "b", "c") as w:
         await asyncio.sleep(60)

@@ -85,6 +85,7 @@ _WORKER = """
 import os, pathlib, signal, sys
 folder, once = pathlib.Path(sys.argv[1]), sys.argv[2] == "once"
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+signal.signal(signal.SIGINT, lambda *_: sys.exit(4))
 with (folder / os.environ["BMQ_HTTP"]).open("a") as log:
     log.write(f"{os.getpid()}\\n")
 print("ready http=" + os.environ["BMQ_HTTP"], flush=True)
@@ -101,15 +102,19 @@ async def _until(folder: Path, name: str, starts: int) -> None:
             await asyncio.sleep(0.01)  # another process's writes notify no watcher here
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", ["once", "steady"])
-def test_one_that_ends_is_started_again_and_all_end_with_the_parent(kind: str, tmp_path: Path) -> None:
+def test_one_that_ends_is_started_again_and_all_end_with_the_parent(
+    kind: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """A worker gets SIGTERM alone from the parent: it has the terminal's SIGINT already, and a second one ends it."""
     config = NodeConfig(roles=("broker",), workers=2, http="h:80")
 
     async def main() -> int:
         running = asyncio.create_task(Workers(config, [sys.executable, "-c", _WORKER, str(tmp_path), kind]).run())
         await _until(tmp_path, "h:80", 2 if kind == "once" else 1)
         await _until(tmp_path, "h:81", 1)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         return await running
 
     with contextlib.closing(asyncio.new_event_loop()) as loop:
