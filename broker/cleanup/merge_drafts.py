@@ -56,7 +56,9 @@ async def may_gain(
     floor: tuple[int, int, int] | None,
     most: int,
 ) -> bool:
-    """Return whether a late append may bring records from ``offset`` on into the target.
+    """Return whether a late append may bring records from ``offset`` on into the target, or has brought some already.
+
+    The append may come between two listings; from then on the target shows it, and no source does.
 
     A draft that storage has lost does not tell its sources.  They follow the target, have its epoch, and are at most
     ``most``; none is a cleaned segment, nor a segment from ``floor`` on, in the order of registration.  Raises
@@ -66,6 +68,8 @@ async def may_gain(
     async with aclosing(walk(fs, path, target)) as listing:
         async for listed in listing:
             name = listed.name
+            if name == target and listed.is_live and (listed.end is None or listed.end > offset):
+                return True
             if not listed.is_live or name.base <= target.base:
                 continue
             is_named = floor is not None and name.order >= floor

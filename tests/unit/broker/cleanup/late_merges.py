@@ -21,11 +21,11 @@ PATIENT = replace(BRISK, step_timeout_ms=1 << 40)
 
 
 async def begun_merge(
-    world: World, pause_s: int = 0
+    world: World, pause_s: int = 0, segment_bytes: int = 1_400
 ) -> tuple[Owner, Found, asyncio.Event, asyncio.Task[None], list[Exception]]:
     """Return a former owner before the concat of a merge, its records, and the gate, task and refusals of the call.
 
-    ``pause_s``: time between the first 4 records and the others.
+    ``pause_s``: time between the first 4 records and the others.  ``segment_bytes``: most bytes of the merged file.
     """
     first = await world.owner("a", COMPACT, PATIENT)
     await update(first, 4)
@@ -42,7 +42,7 @@ async def begun_merge(
             raise
 
     first.steps.concat = late  # type: ignore[method-assign]
-    first.configure(segment_bytes=1_400)
+    first.configure(segment_bytes=segment_bytes)
     zombie = asyncio.create_task(first.rounds())
     await asyncio.sleep(1)
     return first, last, gate, zombie, refusals

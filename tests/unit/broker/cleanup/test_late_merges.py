@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from bmq.broker.cleanup.former_owners import Unsettled
 from bmq.broker.cleanup.job_rounds import SwapResult
-from bmq.broker.cleanup.merge_drafts import may_gain, targets_below
+from bmq.broker.cleanup.merge_drafts import MERGED, may_gain, targets_below
 from bmq.broker.cleanup.retention import CHECK_MS
+from bmq.broker.config import LogConfig
 from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import Swap
-from bmq.storage.filesystem import CorruptData, OutOfSpace, StorageError, StorageUnavailable, write_once
+from bmq.storage.filesystem import CorruptData, FileStatus, OutOfSpace, StorageError, StorageUnavailable, write_once
 from bmq.storage.layout import base_name
 from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, Found, allow, compacted, contents, update
@@ -260,14 +261,16 @@ async def test_a_job_that_goes_on_at_another_owner_waits_for_no_merge_of_the_own
 # ------------------------------------------------------------------------------------------------------ deletes
 
 
-async def merge_of_files_to_delete(content: str) -> tuple[World, Owner, Found, asyncio.Event, asyncio.Task[None]]:
+async def merge_of_files_to_delete(
+    content: str, segment_bytes: int = 1_400, config: LogConfig = NEVER_DUE
+) -> tuple[World, Owner, Found, asyncio.Event, asyncio.Task[None]]:
     """Return an owner with a draft whose target is below the log start, as the first source is not.
 
     Its disk was full at first, so the merge is still to come.  The delay of deletes is over.
     """
     world = World()
-    _, last, gate, zombie, _ = await begun_merge(world)
-    second = await compacted(world, "b", NEVER_DUE)
+    _, last, gate, zombie, _ = await begun_merge(world, segment_bytes=segment_bytes)
+    second = await compacted(world, "b", config)
     concat, is_full = second.steps.concat, True
 
     async def maybe(target: str, sources: Sequence[str]) -> None:
@@ -336,6 +339,31 @@ async def test_a_file_is_not_deleted_while_a_merge_into_it_may_come(content: str
     gate.set()
     await asyncio.wait({zombie}, timeout=5)
     for _ in range(10):
+        await second.round(RETRY_S)
+    assert (await contents(world, 1, 14))[0] == last
+
+
+@pytest.mark.parametrize("content", ["complete", "lost"])
+async def test_a_file_that_has_gained_live_records_since_it_was_listed_is_not_deleted(content: str) -> None:
+    """Let the former owner's call come behind the listing of the files to delete: the record names all that is left."""
+    config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, is_compacted=False))
+    world, second, last, gate, zombie = await merge_of_files_to_delete(content, 100_000, config)
+    target, *_ = await names_of(world)
+    listing, begins = second.steps.list, list[str]()
+
+    async def then_late(path: str, *, after: str = "") -> AsyncGenerator[FileStatus, None]:
+        begins.append(after)
+        if MERGED in begins[:-2]:  # the drafts are listed, and the files
+            gate.set()
+            await asyncio.wait({zombie}, timeout=5)
+        async for status in listing(path, after=after):
+            yield status
+
+    second.steps.list = then_late  # type: ignore[method-assign]
+    await second.janitor.run_once()
+    assert await drafts(world) == [], "the call has come"
+    assert target in await names_of(world)
+    for _ in range(3):
         await second.round(RETRY_S)
     assert (await contents(world, 1, 14))[0] == last
 
