@@ -72,6 +72,10 @@ class OutOfSpace(StorageError):
     """No room for more: the disk or a quota is full, or no descriptor is left for a file to be written.  Retriable."""
 
 
+class Unjoinable(StorageError):
+    """Files that storage never joins, whenever asked: their block sizes or their codings do not fit."""
+
+
 class CorruptData(StorageError):
     """No replica returned these bytes with a correct checksum."""
 
@@ -282,7 +286,9 @@ class FileSystem(Protocol):
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """Append the closed ``sources`` (same folder) to the closed ``target`` and remove them, atomically, no copy.
 
-        HDFS refuses sources whose ``block_bytes`` are more than the target's.
+        On a local root it is atomic for readers only: sources may be left, each a copy of a part of the target.  Raises
+        Unjoinable if storage never joins these files: HDFS refuses sources whose ``block_bytes`` are more than the
+        target's, and sources of another coding.  Any other refusal may pass.
         """
 
     async def probe(self, node: str) -> bool:

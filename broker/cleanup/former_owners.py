@@ -15,6 +15,11 @@ A former owner that stood still goes on with its next step, however late.  Its d
 | index of a merge, complete        | append files         | appending them now: the late call then finds no sources.  |
 |                                   |                      | It could append them to a source of a cleaned segment,    |
 |                                   |                      | which hides them                                          |
+| the same, and storage refuses     | append files         | nothing: the refusal may end for the late call first.     |
+| the append now                    |                      | The log waits.  Only files that can never be joined are   |
+|                                   |                      | settled by a refusal                                      |
+| the same, and the target has the  | delete the sources   | deleting them now (a local root's append takes steps):    |
+| sources' bytes already            |                      | else a cleaned segment may hide the target first          |
 | index of a merge, complete, of a  | append files         | nothing: an owner may delete the target late, with all    |
 | target below the log start        |                      | that was appended.  The log waits                         |
 | index of a merge, incomplete      | prove the ownership  | nothing: the proof fails                                  |
@@ -49,17 +54,25 @@ from bmq.storage.cleaning.job_round import DRAFT_FOLDER
 from bmq.storage.filesystem import (
     AlreadyExists,
     FileSystem,
+    Lease,
+    LeaseLost,
     NoSuchFile,
     OutOfSpace,
     StorageError,
     StorageUnavailable,
+    Unjoinable,
     Unsupported,
 )
-from bmq.storage.layout import base_name
+from bmq.storage.layout import PartitionPath, base_name
 from bmq.storage.log_segments import ListedSegment, walk
 
 _log = logging.getLogger(__name__)
 
+LOCKED_MS = 600_000
+"""Milliseconds after which the log names a merge whose files another call holds.
+
+A local root's call copies for a minute at most.  A process that stands still within its call keeps the locks.
+"""
 _CLEANED = (f"{DRAFT}-", f"{DRAFT_INDEX}-")
 
 
@@ -84,6 +97,7 @@ class FormerOwners:
 
     def __init__(self, context: BrokerContext, merger: SegmentMerger, *, names_per_job: int) -> None:
         self._fs: FileSystem = context.fs
+        self._now_ms = context.now_ms
         self._merger = merger
         self._names_per_job = names_per_job
         self.merges_ended = 0
@@ -112,9 +126,11 @@ class FormerOwners:
         denied |= await self._give_back_all(taken)
         self._warn(state, denied)
         late: dict[str, str] = {}
+        locked: dict[str, LeaseLost] = {}
         state.settled_merges = frozenset(
-            [path for path in merges if await self._end_merge(state, path, late, may_append)]
+            [path for path in merges if await self._end_merge(state, path, late, locked, may_append)]
         )
+        late |= self._long_locked(state, locked)
         self._warn_late(state, late)
         if late:
             return Unsettled.LATE
@@ -182,15 +198,28 @@ class FormerOwners:
             text = (
                 "an owner's merge may still come and cannot be settled, and the log waits unmerged and uncleaned: end"
                 " the process that wrote the draft, by the incarnation in its name; then delete the draft (hdfs dfs"
-                " -rm, rm)"
+                " -rm, rm).  If storage refuses the merge, an end of the refusal ends the wait, too"
             )
             _log.warning(text, extra=fields(**state.driver.path.log_fields, path=path, error=late[path]))
         state.late_merges = frozenset(late)
 
-    async def _end_merge(self, state: RetentionState, draft: str, late: dict[str, str], may_append: bool) -> bool:
+    def _long_locked(self, state: UpkeepState, locked: Mapping[str, LeaseLost]) -> dict[str, str]:
+        """Note the drafts of merges whose files other calls hold; return the reasons of drafts that wait for long."""
+        now_ms = self._now_ms()
+        state.locked_merges = {path: state.locked_merges.get(path, now_ms) for path in locked}
+        return {
+            path: f"another call holds the files: {locked[path]!r}"
+            for path, since_ms in state.locked_merges.items()
+            if now_ms - since_ms >= LOCKED_MS
+        }
+
+    async def _end_merge(
+        self, state: RetentionState, draft: str, late: dict[str, str], locked: dict[str, LeaseLost], may_append: bool
+    ) -> bool:
         """Carry out the merge whose index is this draft, if it is still to come; return False if it has to wait.
 
-        A merge that cannot be carried out gets its reason in ``late``.
+        ``late`` gets the reason of a merge that cannot be carried out.  ``locked`` gets the error of a merge while
+        another call holds its files.
         """
         path, machine, target = state.driver.path, state.driver.machine, target_of(draft)
         if target is None or not await self._exists(path.log(target)):
@@ -207,7 +236,7 @@ class FormerOwners:
             return False
         if merged is None:
             return True
-        members = await self._members(state, merged)
+        members, is_joined = await self._members(state, merged)
         if len(members) < 2 or merged.end_offset <= machine.log_start:
             return True
         if not may_append or machine.swap is not None or machine.record.swap is not None:
@@ -220,13 +249,22 @@ class FormerOwners:
             return False
         target, *sources = (one.name for one in members)
         try:
-            await self._fs.concat(path.log(target), [path.log(source) for source in sources])
+            if is_joined:
+                await self._delete_joined(path, target, sources)
+            else:
+                await self._fs.concat(path.log(target), [path.log(source) for source in sources])
         except NoSuchFile:
-            return True  # its writer was faster
+            return False  # its writer was faster, or is under way: the next look finds the files that are left
+        except Unjoinable:
+            return True  # refused to its writer, too
         except (StorageUnavailable, OutOfSpace):
             raise  # its writer's call succeeds once storage is back, or has room
-        except StorageError:
-            return True  # refused to its writer, too
+        except LeaseLost as error:
+            locked[draft] = error
+            return False
+        except StorageError as error:
+            late[draft] = f"storage refuses the merge, perhaps not for long: {error!r}"
+            return False
         state.forget_count()  # bytes have moved to other names
         self.merges_ended += 1
         await self._merger.finish(state, draft, target, sources)
@@ -239,8 +277,22 @@ class FormerOwners:
             return False
         return True
 
-    async def _members(self, state: RetentionState, merged: Checkpoint) -> list[ListedSegment]:
-        """Return the files of the merge, in order; none if they do not fit its index."""
+    async def _delete_joined(self, path: PartitionPath, target: SegmentName, sources: Sequence[SegmentName]) -> None:
+        """Delete sources whose bytes the target has, as its writer was about to: first to last.
+
+        The target's new contents survive a loss of power before a source is gone.
+        """
+        await self._fs.fence(Lease(paths=(path.log(target),), holder="", file_id=0), sync=True)
+        for source in sources:
+            await self._fs.delete(path.log(source))
+
+    async def _members(self, state: RetentionState, merged: Checkpoint) -> tuple[list[ListedSegment], bool]:
+        """Return the files of the merge, in order, and whether the target has the bytes of the others already.
+
+        No files are returned if they do not fit the index.  On a local root a call that stands still may have joined
+        the files and not deleted the sources: it deletes them late.  A closed file grows by a merge only, so a target
+        as long as the merged file has all their bytes.
+        """
         found: list[ListedSegment] = []
         async with aclosing(walk(self._fs, state.driver.path)) as listing:
             async for listed in listing:
@@ -248,14 +300,12 @@ class FormerOwners:
                     break
                 if listed.has_log and listed.name.base >= merged.segment.base:
                     found.append(listed)
-        is_whole = (
-            len(found) > 0
-            and found[0].name == merged.segment
-            and found[-1].end == merged.end_offset
-            and sum(one.length for one in found) == merged.position
-            and all(one.is_live for one in found)
-        )
-        return found if is_whole else []
+        if not found or found[0].name != merged.segment or not all(one.is_live for one in found):
+            return [], False
+        if found[0].length >= merged.position:
+            return found, True
+        is_whole = found[-1].end == merged.end_offset and sum(one.length for one in found) == merged.position
+        return found if is_whole else [], False
 
 
 def _is_named(state: RetentionState, name: SegmentName) -> bool:

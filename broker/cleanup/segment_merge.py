@@ -25,7 +25,7 @@ from bmq.core.model import SegmentName
 from bmq.meta.kv import KvError
 from bmq.storage import layout
 from bmq.storage.checkpoint import Checkpoint
-from bmq.storage.filesystem import CreateOptions, FileSystem, StorageError, StorageUnavailable, write_once
+from bmq.storage.filesystem import CreateOptions, FileSystem, LeaseLost, StorageError, StorageUnavailable, write_once
 from bmq.storage.index import ENTRY
 from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.segment import encode_idx_steps
@@ -161,8 +161,9 @@ class SegmentMerger:
         """Write the new index as a draft, concat, rename the index, delete the old ones: in this order.
 
         ``names`` are neighbours that are whole, ``parts`` their indexes.  Return the error if storage refuses the
-        concat: all stays as it is.  The ownership is proven behind the draft: so a successor finds the draft of every
-        concat that may still come (``broker.cleanup.former_owners``).  Raises as ``merge``.
+        concat: all stays as it is.  The draft stays if there is no response, and if another call holds the files.  The
+        ownership is proven behind the draft: so a successor finds the draft of every concat that may still come
+        (``broker.cleanup.former_owners``).  Raises as ``merge``, and LeaseLost if another call holds the files.
         """
         path = state.driver.path
         target, *sources = names
@@ -174,7 +175,7 @@ class SegmentMerger:
             raise
         try:
             await self._fs.concat(path.log(target), [path.log(source) for source in sources])
-        except StorageUnavailable:
+        except (StorageUnavailable, LeaseLost):
             raise
         except StorageError as error:
             await self._fs.delete(draft)

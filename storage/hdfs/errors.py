@@ -15,6 +15,7 @@ from bmq.storage.filesystem import (
     OutOfSpace,
     StorageError,
     StorageUnavailable,
+    Unjoinable,
     Unsupported,
 )
 from bmq.storage.hdfs.zones import ZONE_ADVICE
@@ -109,10 +110,15 @@ def is_no_nodes(error: StorageError) -> bool:
     return "could only be written to" in str(error) or "could only be replicated to" in str(error)
 
 
+_CODINGS_DIFFER = "have different erasure coding policy"
+
+
 def _by_text(text: str) -> type[StorageError] | None:
     if "could only be written to" in text or "could only be replicated to" in text:
         # BlockPlacementPolicy found no room: either no datanode is up, or those that are have no space.
         return StorageUnavailable if "There are 0 datanode" in text else OutOfSpace
     if "No lease on" in text or "is not the lease owner" in text:
         return LeaseLost
+    if "which is greater than the target file's preferred block size" in text or _CODINGS_DIFFER in text:
+        return Unjoinable  # FSDirConcatOp: neither changes once a file is created
     return None

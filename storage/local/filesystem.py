@@ -11,7 +11,7 @@ import shutil
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -162,10 +162,16 @@ class LocalFileSystem:
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """Join files as ``FileSystem.concat``; this copies bytes, unlike HDFS.
 
-        It is atomic all the same.  See ``_concat`` for what a crash leaves.
+        It is atomic all the same.  See ``_concat`` for what a crash leaves.  A cancelled call ends with its thread:
+        else the thread would go on, and another call would find the files locked, or half of the sources.
         """
         check_concat(target, sources)
-        await self._do(target, lambda: self._concat(target, sources))
+        call = asyncio.ensure_future(self._do(target, lambda: self._concat(target, sources)))
+        try:
+            await asyncio.shield(call)
+        except asyncio.CancelledError:
+            await _ended(call)
+            raise
 
     async def probe(self, node: str) -> bool:
         """Return True: a folder has no nodes."""
@@ -516,6 +522,15 @@ def _has_no_writer(fd: int) -> bool:
     except LeaseLost:
         return False
     return True
+
+
+async def _ended(call: asyncio.Future[None]) -> None:
+    """Wait for the end of a call, also through further cancellations; drop its result."""
+    while not call.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({call})
+    if not call.cancelled():
+        call.exception()  # its caller is gone; the files show how far the call came
 
 
 def _opened(stack: ExitStack, real: str, flags: int, mode: int = 0) -> int:

@@ -26,6 +26,7 @@ from bmq.storage.filesystem import (
     PipelineFailed,
     StorageError,
     StorageUnavailable,
+    Unjoinable,
 )
 from bmq.storage.memory.faults import Faults, Range
 from bmq.storage.memory.namespace import Datanode, File, Folder, Namespace, NodeState, Replica
@@ -378,11 +379,11 @@ class MemoryStorage:
         return True
 
     def concat(self, target: str, sources: Sequence[str]) -> None:
-        """Join closed files.  Raises StorageError if the target's blocks are smaller than a source's, as HDFS does."""
+        """Join closed files.  Raises Unjoinable if the target's blocks are smaller than a source's, as HDFS does."""
         check_concat(target, sources)
         joined, parts = self._closed(target), [self._closed(source) for source in sources]
         if any(part.block_bytes > joined.block_bytes for part in parts):
-            raise StorageError(f"{target} has smaller blocks than a file that is to be appended to it")
+            raise Unjoinable(f"{target} has smaller blocks than a file that is to be appended to it")
         for part in parts:
             if joined.synced == len(joined.data):
                 joined.synced += part.synced

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 import pytest
 
-from bmq.broker.cleanup.former_owners import Unsettled
+from bmq.broker.cleanup.former_owners import LOCKED_MS, Unsettled
 from bmq.broker.cleanup.job_rounds import SwapResult
 from bmq.broker.cleanup.merge_drafts import MERGED, may_gain, targets_below
 from bmq.broker.cleanup.retention import CHECK_MS
@@ -17,12 +18,24 @@ from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode
 from bmq.core.model import SegmentName
 from bmq.meta.ownership import Swap
-from bmq.storage.filesystem import CorruptData, FileStatus, OutOfSpace, StorageError, StorageUnavailable, write_once
+from bmq.storage.filesystem import (
+    CorruptData,
+    FileStatus,
+    LeaseLost,
+    NotAllowed,
+    OutOfSpace,
+    PipelineFailed,
+    StorageError,
+    StorageUnavailable,
+    Unjoinable,
+    Unsupported,
+    write_once,
+)
 from bmq.storage.layout import base_name
 from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, Found, allow, compacted, contents, update
 from tests.unit.broker.cleanup.jobs import NEVER_DUE, CleaningJob, Story, refused
-from tests.unit.broker.cleanup.late_merges import begun_merge, drafts, lose, write_draft
+from tests.unit.broker.cleanup.late_merges import PATIENT, begun_merge, drafts, lose, write_draft
 from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
@@ -148,6 +161,248 @@ async def test_an_owners_own_merge_whose_draft_is_lost_is_not_begun_again() -> N
     assert owner.janitor.cleaning.cleaner.rounds == 0
     await concat(*calls[0])
     assert (await contents(world, 0, 14))[0] == last
+
+
+# ----------------------------------------------------------------------------------------------------- refusals
+
+
+PASSING = [
+    NotAllowed("user=bmq, access=WRITE"),
+    Unsupported("an encryption zone"),
+    StorageError("SnapshotException: referred by some other reference in some snapshot"),
+    PipelineFailed("broken"),
+    CorruptData("no sound replica"),
+    LeaseLost("another process holds the file"),
+]
+"""Refusals that are not for good: the same call may succeed later."""
+
+
+def refuse(owner: Owner, error: StorageError) -> Counter[str]:
+    """Refuse the owner's concats with this error; return how often each target was asked for."""
+    calls = Counter[str]()
+
+    async def refused(target: str, sources: Sequence[str]) -> None:
+        calls[base_name(target)] += 1
+        raise error
+
+    owner.steps.concat = refused  # type: ignore[method-assign]
+    return calls
+
+
+@pytest.mark.parametrize("error", PASSING, ids=repr)
+async def test_a_refusal_that_may_pass_settles_no_merge(error: StorageError, caplog: pytest.LogCaptureFixture) -> None:
+    """Let the refusal end for the former owner first: its late call loses no record."""
+    world = World()
+    _, last, gate, zombie, refusals = await begun_merge(world, 2 * HELD_MS // 1000)
+    second = await compacted(world, "b", LAGGING)
+    concat, calls = second.steps.concat, refuse(second, error)
+    for _ in range(4):
+        await second.round(RETRY_S)
+    second.steps.concat = concat  # type: ignore[method-assign]
+    assert sum(calls.values()) > 1, "the owner tries again"
+    assert second.janitor.cleaning.cleaner.rounds == 0
+    lines = [str(vars(record)) for record in caplog.records if LATE in record.message]
+    assert len(lines) == (not isinstance(error, LeaseLost))
+    assert all(str(error) in line for line in lines)
+    gate.set()
+    await asyncio.wait({zombie}, timeout=5)
+    assert refusals == []
+    for _ in range(4):
+        await second.round(RETRY_S)
+    assert (await contents(world, 0, 14))[0] == last
+    assert await drafts(world) == []
+    assert not second.janitor.queue.states[KEY].late_merges
+
+
+async def test_an_operator_hears_of_a_merge_whose_files_another_call_holds_for_long(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A process that stands still keeps its locks; a call that is under way ends soon."""
+    world = World()
+    _, last, _, zombie, _ = await begun_merge(world)
+    second = await compacted(world, "b")
+    concat, _ = second.steps.concat, refuse(second, LeaseLost("another process holds the file"))
+    for _ in range(int(LOCKED_MS / 1000 / RETRY_S)):
+        await second.round(RETRY_S)
+    assert [record for record in caplog.records if LATE in record.message] == []
+    for _ in range(3):
+        await second.round(RETRY_S)
+    (line,) = [record for record in caplog.records if LATE in record.message]
+    assert "another call holds the files" in str(vars(line))
+    assert finish_steps(second.janitor.cleaning.totals()).uncleanable == 1
+    second.steps.concat = concat  # type: ignore[method-assign]
+    for _ in range(4):
+        await second.round(RETRY_S)
+    assert second.janitor.cleaning.cleaner.rounds == 1
+    assert not second.janitor.queue.states[KEY].locked_merges, "the next lock is waited for as long"
+    assert (await contents(world, 0, 14))[0] == last
+    zombie.cancel()
+
+
+async def test_a_refusal_for_good_settles_a_merge() -> None:
+    """Storage joins these files for no process, whenever it is asked."""
+    world = World()
+    _, last, gate, zombie, _ = await begun_merge(world)
+    second = await compacted(world, "b")
+    refuse(second, Unjoinable("smaller blocks"))
+    for _ in range(3):
+        await second.round(RETRY_S)
+    assert second.janitor.cleaning.cleaner.rounds > 0
+    assert (await contents(world, 0, 14))[0] == last
+    zombie.cancel()
+    gate.set()
+
+
+async def test_a_draft_stays_while_another_call_holds_the_files() -> None:
+    """The draft is that call's, too: without it the call would come unannounced."""
+    world = World()
+    owner = await world.owner("a", COMPACT, PATIENT)
+    last = await update(owner, 14)
+    concat, calls = owner.steps.concat, refuse(owner, LeaseLost("another call holds the file"))
+    owner.configure(segment_bytes=1_400)
+    await owner.rounds()
+    assert sum(calls.values()) > 0
+    (draft,) = await drafts(world)
+    for _ in range(3):
+        await owner.round(RETRY_S)
+    assert await drafts(world) == [draft]
+    owner.steps.concat = concat  # type: ignore[method-assign]
+    await owner.round(RETRY_S)
+    assert await drafts(world) == []
+    assert owner.janitor._former_owners.merges_ended == 1
+    assert (await contents(world, 0, 14))[0] == last
+
+
+@pytest.mark.parametrize("seconds", [60, 400])
+async def test_an_owners_own_call_that_goes_on_behind_its_deadline_loses_no_record(seconds: int) -> None:
+    """Let the call hold locks meanwhile, as another process's on a local root does."""
+    world = World()
+    owner = await world.owner("a", LAGGING, BRISK)
+    await update(owner, 4)
+    await asyncio.sleep(2 * HELD_MS / 1000)
+    last = await update(owner, 10)
+    concat, begun = owner.steps.concat, list[asyncio.Task[None]]()
+
+    async def call(target: str, sources: Sequence[str]) -> None:
+        await asyncio.sleep(seconds)
+        await concat(target, sources)
+
+    async def local(target: str, sources: Sequence[str]) -> None:
+        if any(not one.done() for one in begun):
+            raise LeaseLost(f"{target} has a writer")
+        begun.append(asyncio.create_task(call(target, sources)))
+        await asyncio.shield(begun[-1])
+
+    owner.steps.concat = local  # type: ignore[method-assign]
+    owner.configure(segment_bytes=1_400)
+    allow(owner)
+    for _ in range(14):
+        await owner.round(RETRY_S)
+    assert len(begun) > 0
+    await asyncio.wait(begun)
+    assert (await contents(world, 0, 14))[0] == last
+
+
+# ------------------------------------------------------------------------------------- calls that are half done
+
+
+async def half_done_merge(world: World) -> tuple[Owner, Found, asyncio.Event, asyncio.Task[None]]:
+    """Return a former owner whose concat stands still behind the change of the target, as on a local root."""
+    first = await world.owner("a", COMPACT, PATIENT)
+    await update(first, 4)
+    await asyncio.sleep(2 * HELD_MS / 1000)
+    last = await update(first, 10)
+    gate = asyncio.Event()
+
+    async def local(target: str, sources: Sequence[str]) -> None:
+        file = world.storage.namespace.file(target)
+        for source in sources:
+            file.data += world.storage.namespace.file(source).data
+        world.storage._settle(file, len(file.data))
+        await gate.wait()
+        for source in sources:
+            await world.reading.delete(source)
+
+    first.steps.concat = local  # type: ignore[method-assign]
+    first.configure(segment_bytes=1_400)
+    zombie = asyncio.create_task(first.rounds())
+    await asyncio.sleep(1)
+    return first, last, gate, zombie
+
+
+@pytest.mark.parametrize("does", ["cleans", "merges"])
+@pytest.mark.parametrize("gone", [0, 3])
+async def test_a_merge_that_is_half_done_is_ended(does: str, gone: int) -> None:
+    """Delete the sources, whose bytes the target has.  Else the late call deletes them, long after another round."""
+    world = World()
+    first, last, gate, zombie = await half_done_merge(world)
+    for name in (await names_of(world))[1 : 1 + gone]:
+        await world.reading.delete(PATH.log(name))
+    config = replace(LAGGING, cleaning=replace(LAGGING.cleaning, is_compacted=does == "cleans"))
+    second = await compacted(world, "b", replace(config, file_delete_delay_ms=1_000))
+    if does == "merges":
+        second.configure(segment_bytes=2_000)
+    for _ in range(4):
+        await second.round(RETRY_S)
+    assert second.janitor._former_owners.merges_ended == 1
+    assert await drafts(world) == []
+    gate.set()
+    await asyncio.wait({zombie}, timeout=5)
+    last |= await update(second, 4)
+    for _ in range(12):
+        await second.round(RETRY_S)
+    assert (second.janitor.cleaning.cleaner.rounds > 0, second.janitor.files_merged > 0) == (
+        does == "cleans",
+        does == "merges",
+    )
+    assert (await contents(world, 0, 18))[0] == last
+    first.die()
+
+
+async def test_a_merge_of_which_no_source_is_left_is_over() -> None:
+    world = World()
+    first, last, _, zombie = await half_done_merge(world)
+    for name in (await names_of(world))[1:8]:
+        await world.reading.delete(PATH.log(name))
+    zombie.cancel()
+    first.die()
+    second = await compacted(world, "b")
+    for _ in range(3):
+        await second.round(RETRY_S)
+    assert second.janitor._former_owners.merges_ended == 0
+    assert second.janitor.cleaning.cleaner.rounds > 0
+    assert (await contents(world, 0, 14))[0] == last
+
+
+async def test_a_call_that_takes_the_sources_away_meanwhile_settles_nothing() -> None:
+    """Look again: a local root's call may have deleted some sources, and be about to delete the others."""
+    world = World()
+    first, last, gate, zombie, _ = await begun_merge(world)
+    second = await compacted(world, "b")
+    concat, taken = second.steps.concat, list[str]()
+
+    async def late(target: str, sources: Sequence[str]) -> None:
+        if not taken:
+            taken.extend(sources)
+            file = world.storage.namespace.file(target)
+            for source in sources:
+                file.data += world.storage.namespace.file(source).data
+            world.storage._settle(file, len(file.data))
+            await world.reading.delete(sources[0])
+        await concat(target, sources)
+
+    second.steps.concat = late  # type: ignore[method-assign]
+    await second.janitor._notice(second.broker.context.now_ms())
+    state, settle = second.janitor.queue.states[KEY], second.janitor._former_owners.settle
+    assert await settle(state) is Unsettled.MERGE
+    assert len(taken) > 1
+    assert await settle(state) is None
+    left = await world.names()
+    assert not any(base_name(source) in left for source in taken)
+    assert (await contents(world, 0, 14))[0] == last
+    zombie.cancel()
+    gate.set()
+    first.die()
 
 
 # ------------------------------------------------------------------------------------------------ swaps and jobs

@@ -10,6 +10,7 @@ from bmq.storage.filesystem import (
     OutOfSpace,
     StorageError,
     StorageUnavailable,
+    Unjoinable,
 )
 from bmq.storage.hdfs.errors import RemoteError, is_no_nodes, translate
 
@@ -30,6 +31,22 @@ from bmq.storage.hdfs.errors import RemoteError, is_no_nodes, translate
             "java.io.IOException",
             "File /x could only be written to 0 of the 1 minReplication nodes. There are 0 datanode(s) running",
             StorageUnavailable,
+        ),
+        (
+            "org.apache.hadoop.HadoopIllegalArgumentException",
+            "concat: source file /y has preferred block size 2 which is greater than the target file's preferred block"
+            " size 1",
+            Unjoinable,
+        ),
+        (
+            "org.apache.hadoop.HadoopIllegalArgumentException",
+            "Source file /y and target file /x have different erasure coding policy",
+            Unjoinable,
+        ),
+        (
+            "org.apache.hadoop.HadoopIllegalArgumentException",
+            "concat: source file /y is invalid or empty or underConstruction",
+            StorageError,
         ),
         ("java.io.IOException", "something else\n\tat java.lang.Thread", StorageError),
     ],

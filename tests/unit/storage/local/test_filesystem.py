@@ -338,6 +338,34 @@ async def test_a_concat_that_fails_before_it_replaced_anything_leaves_no_trace(
         assert (tmp_path / "a").read_bytes() == b"aabb"
 
 
+async def test_a_cancelled_concat_ends_with_its_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave nothing of the call to come, whatever its caller does next."""
+    copying, go = threading.Event(), threading.Event()
+    copy = system_calls.copy_bytes
+
+    def slow(source: int, target: int) -> None:
+        copying.set()
+        assert go.wait(10)
+        copy(source, target)
+
+    monkeypatch.setattr(filesystem, "copy_bytes", slow)
+
+    async with opened(tmp_path) as fs:
+        await put(fs, "/a", b"aa")
+        await put(fs, "/b", b"bb")
+        task = asyncio.ensure_future(fs.concat("/a", ["/b"]))
+        await asyncio.to_thread(copying.wait, 10)
+        for _ in range(2):
+            task.cancel()
+            done, _ = await asyncio.wait({task}, timeout=0.1)
+            assert not done
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert os.listdir(tmp_path) == ["a"]
+        assert await fs.read("/a", 0, 9) == b"aabb"
+
+
 async def test_nobody_appends_to_a_file_that_is_being_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copying, go = threading.Event(), threading.Event()
     copy = system_calls.copy_bytes

@@ -16,8 +16,8 @@ from bmq.storage.filesystem import (
     NoSuchFile,
     OutOfSpace,
     PipelineFailed,
-    StorageError,
     StorageUnavailable,
+    Unjoinable,
     write_once,
 )
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
@@ -121,7 +121,7 @@ async def test_concat_appends_no_larger_blocks_to_smaller_ones() -> None:
     for name, block_bytes in (("/d/small", 1 << 20), ("/d/large", 2 << 20)):
         await write_once(fs, name, name.encode(), CreateOptions(block_bytes=block_bytes))
     assert (await fs.status("/d/large")).block_bytes == 2 << 20
-    with pytest.raises(StorageError):
+    with pytest.raises(Unjoinable):
         await fs.concat("/d/small", ["/d/large"])
     await fs.concat("/d/large", ["/d/small"])
     assert await fs.read("/d/large", 0, 100) == b"/d/large/d/small"
