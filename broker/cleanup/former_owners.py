@@ -40,7 +40,7 @@ from contextlib import aclosing
 from enum import Enum
 
 from bmq.broker.cleanup.index_reads import read_other_idx
-from bmq.broker.cleanup.merge_drafts import is_merge_draft, target_of
+from bmq.broker.cleanup.merge_drafts import draft_name, is_merge_draft, target_of
 from bmq.broker.cleanup.orphans import files_of, temporary_files
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_merge import SegmentMerger
@@ -98,6 +98,7 @@ class FormerOwners:
     def __init__(self, context: BrokerContext, merger: SegmentMerger, *, names_per_job: int) -> None:
         self._fs: FileSystem = context.fs
         self._now_ms = context.now_ms
+        self._incarnation = context.incarnation
         self._merger = merger
         self._names_per_job = names_per_job
         self.merges_ended = 0
@@ -130,6 +131,9 @@ class FormerOwners:
         state.settled_merges = frozenset(
             [path for path in merges if await self._end_merge(state, path, late, locked, may_append)]
         )
+        for path in state.settled_merges:
+            if self._is_own(path):
+                await self._fs.delete(path)  # the sweep leaves it, and retention leaves the target of a draft
         late |= self._long_locked(state, locked)
         self._warn_late(state, late)
         if late:
@@ -202,6 +206,11 @@ class FormerOwners:
             )
             _log.warning(text, extra=fields(**state.driver.path.log_fields, path=path, error=late[path]))
         state.late_merges = frozenset(late)
+
+    def _is_own(self, draft: str) -> bool:
+        """Return whether this process has written the draft: nothing of a settled merge is to come, and none runs."""
+        target = target_of(draft)
+        return target is not None and base_name(draft) == draft_name(target, self._incarnation)
 
     def _long_locked(self, state: UpkeepState, locked: Mapping[str, LeaseLost]) -> dict[str, str]:
         """Note the drafts of merges whose files other calls hold; return the reasons of drafts that wait for long."""

@@ -19,6 +19,11 @@ MERGED = ".join-"
 _NAME = re.compile(r"\.join-(\d{20})-(\d{8})-(\d{4,})-.")
 
 
+def draft_name(target: SegmentName, incarnation: str) -> str:
+    """Return the name of the draft that a process writes for a merge into the target."""
+    return f"{MERGED}{target}-{incarnation}"
+
+
 def is_merge_draft(path: str) -> bool:
     """Return whether the file is the draft of a merge."""
     return base_name(path).startswith(MERGED)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bmq.broker.cleanup.index_reads import read_segment_idx
+from bmq.broker.cleanup.merge_drafts import draft_name
 from bmq.broker.cleanup.orphans import temporary_files
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_swap import HiddenNames
@@ -209,7 +210,7 @@ class SegmentMerger:
         return is_read
 
     async def _write_draft(self, state: RetentionState, target: SegmentName, parts: Sequence[Checkpoint]) -> str:
-        draft = f"{state.driver.path.folder}/.join-{target}-{self._context.incarnation}"
+        draft = f"{state.driver.path.folder}/{draft_name(target, self._context.incarnation)}"
         await self._fs.delete(draft)  # of an earlier attempt by this process that failed
         options = CreateOptions(block_bytes=1 << 20, access=state.driver.segments.access)
         await write_once(self._fs, draft, await run_in_steps(encode_idx_steps(merged(parts))), options)

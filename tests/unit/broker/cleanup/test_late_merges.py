@@ -36,7 +36,7 @@ from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, Found, allow, compacted, contents, update
 from tests.unit.broker.cleanup.jobs import NEVER_DUE, CleaningJob, Story, refused
 from tests.unit.broker.cleanup.late_merges import PATIENT, begun_merge, drafts, lose, write_draft
-from tests.unit.broker.cleanup.upkeep import KEY, PATH, Owner, World
+from tests.unit.broker.cleanup.upkeep import CONFIG, KEY, PATH, SMALL, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -653,6 +653,39 @@ async def test_files_are_deleted_once_the_log_start_has_passed_all_that_a_merge_
     last = {key: (offset, value) for key, (offset, value) in last.items() if offset >= 13}
     assert (await contents(world, 13, 14))[0] == last
     zombie.cancel()
+
+
+@pytest.mark.parametrize("how", ["unanswered", "torn"])
+async def test_an_owners_own_draft_does_not_keep_files_from_being_deleted(how: str) -> None:
+    """Delete a settled draft of this process: the sweep leaves it to a successor."""
+    world = World()
+    config = replace(SMALL, segment_bytes=200, file_delete_delay_ms=1_000)
+    owner = await world.owner("a", config, replace(CONFIG, grace_ms=10_000, sweep_ms=60_000))
+    await owner.send(8)
+    concat, create = owner.steps.concat, owner.steps.create
+
+    async def torn(path: str, *options: object) -> object:
+        if base_name(path).startswith(".join-"):
+            await write_once(world.reading, path, b"half an index")
+            raise PipelineFailed("broken")
+        return await create(path, *options)  # type: ignore[arg-type]
+
+    if how == "unanswered":
+        refuse(owner, StorageUnavailable("no response"))
+    else:
+        owner.steps.create = torn  # type: ignore[method-assign,assignment]
+    owner.configure(segment_bytes=2_000)
+    await owner.round(1)
+    assert len(await drafts(world)) == 1
+    owner.steps.concat, owner.steps.create = concat, create  # type: ignore[method-assign]
+    owner.configure(segment_bytes=200)
+    await owner.send(20)
+    await owner.driver.delete_before(12)
+    for _ in range(10):
+        await owner.round(RETRY_S)
+    assert await drafts(world) == []
+    assert (await world.logs())[0] == 12
+    assert await world.records(12, 28) == world.sent[12:]
 
 
 async def test_the_sources_of_a_lost_draft_are_bounded() -> None:
