@@ -40,7 +40,7 @@ from contextlib import aclosing
 from enum import Enum
 
 from bmq.broker.cleanup.index_reads import read_other_idx
-from bmq.broker.cleanup.merge_drafts import draft_name, is_merge_draft, target_of
+from bmq.broker.cleanup.merge_drafts import PAST_MERGED, draft_name, is_merge_draft, target_of
 from bmq.broker.cleanup.orphans import files_of, temporary_files
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_merge import SegmentMerger
@@ -80,7 +80,10 @@ class Unsettled(Enum):
     """The reason why a log may not be merged and cleaned yet; the text is for jobs."""
 
     MERGE = "a former owner's merge is not settled yet; try again in a minute"
-    MANY = "the partition's folder has too many temporary files; they are deleted first: try again in an hour"
+    MANY = (
+        "the partition's folder has too many temporary files; until then nothing is merged or cleaned: the sweep"
+        " deletes the broker's own, try again in an hour; delete other files whose names begin with a dot"
+    )
     LATE = (
         "an owner's merge may still come, and the present owner cannot settle it; until then nothing is merged or"
         " cleaned: end the process that wrote the draft .join-… which the owner's log names, then delete the draft"
@@ -140,7 +143,10 @@ class FormerOwners:
             return Unsettled.LATE
         if len(state.settled_merges) < len(merges):
             return Unsettled.MERGE
-        if len(listed) == self._names_per_job:  # behind these names there may be a draft of a merge
+        # Behind these names there may be a draft of a merge.
+        is_crowded = len(listed) == self._names_per_job and base_name(listed[-1]) < PAST_MERGED
+        self._warn_crowded(state, is_crowded=is_crowded)
+        if is_crowded:
             return Unsettled.MANY
         return Unsettled.DRAFT if denied else None
 
@@ -195,6 +201,16 @@ class FormerOwners:
         except AlreadyExists:
             await self._fs.delete(taken)
 
+    def _warn_crowded(self, state: UpkeepState, *, is_crowded: bool) -> None:
+        """Warn once of a folder with too many temporary files, and note whether it has them."""
+        if is_crowded and not state.is_crowded:
+            text = (
+                "a partition's folder has %d temporary files or more, and the log waits unmerged and uncleaned: the"
+                " sweep deletes old files of the broker and of jobs; delete other files whose names begin with a dot"
+            )
+            _log.warning(text, self._names_per_job, extra=fields(**state.driver.path.log_fields))
+        state.is_crowded = is_crowded
+
     @staticmethod
     def _warn_late(state: UpkeepState, late: Mapping[str, str]) -> None:
         """Warn once of each draft in ``late``, with the reason why its merge cannot be settled, and note the drafts."""
@@ -245,7 +261,7 @@ class FormerOwners:
             return False
         if merged is None:
             return True
-        members, is_joined = await self._members(state, merged)
+        members, is_half_done = await self._members(state, merged)
         if len(members) < 2 or merged.end_offset <= machine.log_start:
             return True
         if not may_append or machine.swap is not None or machine.record.swap is not None:
@@ -258,7 +274,7 @@ class FormerOwners:
             return False
         target, *sources = (one.name for one in members)
         try:
-            if is_joined:
+            if is_half_done:
                 await self._delete_joined(path, target, sources)
             else:
                 await self._fs.concat(path.log(target), [path.log(source) for source in sources])

@@ -383,8 +383,8 @@ class LogCleanerManager(Generic[L]):
             await self.finish_swap(state)
         unsettled = await self._former_owners.settle(state)
         if unsettled is not None:
-            if unsettled is Unsettled.DRAFT or unsettled is Unsettled.LATE:
-                state.cleaning = _FAILED  # for an operator: it does not end by itself
+            if unsettled is not Unsettled.MERGE:
+                state.cleaning = _FAILED  # for an operator: it may not end by itself
             self.look_now(state, now_ms + self._retry_ms)
             return
         before = state.swaps_done

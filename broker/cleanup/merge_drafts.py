@@ -16,6 +16,8 @@ from bmq.storage.layout import PartitionPath, base_name
 from bmq.storage.log_segments import walk
 
 MERGED = ".join-"
+PAST_MERGED = f"{MERGED}~"
+"""A name behind all drafts of merges, and before all spares."""
 _NAME = re.compile(r"\.join-(\d{20})-(\d{8})-(\d{4,})-.")
 
 

@@ -221,13 +221,13 @@ async def files_of(fs: FileSystem, folder: str, *, after: str = "") -> AsyncGene
             await listing.aclose()
 
 
-async def temporary_files(fs: FileSystem, folder: str, count_max: int) -> list[FileStatus]:
+async def temporary_files(fs: FileSystem, folder: str, count_max: int, *, after: str = "") -> list[FileStatus]:
     """Return up to ``count_max`` entries of the folder whose names begin with a dot: temporary files, jobs' folders.
 
-    They sort before all others, so no segment is listed.  Raises StorageError.
+    All names are greater than ``after``.  They sort before all others, so no segment is listed.  Raises StorageError.
     """
     found: list[FileStatus] = []
-    async with aclosing(files_of(fs, folder)) as listing:
+    async with aclosing(files_of(fs, folder, after=after)) as listing:
         async for status in listing:
             if not layout.base_name(status.path).startswith(".") or len(found) >= count_max:
                 break

@@ -31,6 +31,9 @@ from bmq.storage.index import ENTRY
 from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.segment import encode_idx_steps
 
+SPARE = ".spare-"
+"""The beginning of a spare's name."""
+
 
 class Pass(NamedTuple):
     """The result of one pass over the names of a partition."""
@@ -111,7 +114,8 @@ class SegmentMerger:
         """
         folder, record = state.driver.path.folder, state.driver.machine.record
         floor = min(entry.name.order for entry in record.segments)
-        dotted = await temporary_files(self._fs, folder, self._names_per_job)
+        dotted = await temporary_files(self._fs, folder, self._names_per_job, after=SPARE)
+        has_all = len(dotted) < self._names_per_job or layout.base_name(dotted[-1].path) > f"{SPARE}~"
         spares = [layout.parse_spare(layout.base_name(status.path)) for status in dotted]
         epochs = {spare[0] for spare in spares if spare is not None}
         found: list[ListedSegment] = []
@@ -119,7 +123,7 @@ class SegmentMerger:
             async for listed in listing:
                 if listed.name.order >= floor:
                     break
-                if listed.name.epoch in epochs or len(dotted) == self._names_per_job:
+                if listed.name.epoch in epochs or not has_all:
                     return found, False, True
                 if len(found) >= self._names_per_job and listed.is_live:
                     return found, True, False

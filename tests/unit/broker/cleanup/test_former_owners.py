@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from bmq.broker.cleanup.former_owners import Unsettled
+from bmq.broker.cleanup.janitor import Janitor
 from bmq.broker.cleanup.upkeep_queue import UpkeepState
+from bmq.core.aio.steps import finish_steps
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.meta import ownership
 from bmq.storage.cleaning.job_round import DRAFT_FOLDER
@@ -19,7 +22,7 @@ from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, allow, compacted, contents, hidden, update
 from tests.unit.broker.cleanup.jobs import NEVER_DUE, CleaningJob, Story, refused
 from tests.unit.broker.cleanup.late_merges import PATIENT, begun_merge, lose
-from tests.unit.broker.cleanup.upkeep import CONFIG, KEY, PATH, SMALL, Owner, World
+from tests.unit.broker.cleanup.upkeep import CONFIG, KEY, PATH, SMALL, Owner, World, small_segments
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -103,6 +106,70 @@ async def test_a_folder_full_of_temporary_files_is_swept_and_then_merged() -> No
         await owner.round(61)
     assert [name for name in await world.names() if name.startswith(".")] == []
     assert owner.janitor.files_merged > 0
+    assert await world.records(0, 14) == world.sent
+
+
+CROWDED = "temporary files or more"
+
+
+async def test_a_folder_full_of_files_that_no_sweep_deletes_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Count the log as uncleanable, and go on once an operator has deleted the files."""
+    world = World()
+    owner = await world.owner("a", COMPACT, replace(BRISK, names_per_job=50))
+    allow(owner)
+    last = await update(owner, 14)
+    paths = [f"{PATH.folder}/.a{number}" for number in range(60)]
+    await write_again(world, paths)
+    for _ in range(40):
+        await owner.round(61)
+    assert owner.janitor.cleaning.cleaner.rounds == 0
+    (line,) = [record for record in caplog.records if CROWDED in record.message]
+    assert "delete other files" in line.message
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 1
+    for path in paths:
+        await world.reading.delete(path)
+    for _ in range(3):
+        await owner.round(61)
+    assert owner.janitor.cleaning.cleaner.rounds > 0
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 0
+    assert (await contents(world, 0, 14))[0] == last
+    await write_again(world, paths)
+    assert await owner.janitor._former_owners.settle(owner.janitor.queue.states[KEY]) is Unsettled.MANY
+    assert len([record for record in caplog.records if CROWDED in record.message]) == 2
+
+
+async def write_again(world: World, paths: Sequence[str]) -> None:
+    for path in paths:
+        await write_once(world.reading, path, b"")
+
+
+@pytest.mark.parametrize("name", [".spare-00000001-1{:03d}-a", ".zzz{}"])
+async def test_files_behind_all_drafts_do_not_keep_a_log_from_being_cleaned(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    owner = await world.owner("a", COMPACT, replace(BRISK, names_per_job=50))
+    allow(owner)
+    last = await update(owner, 14)
+    await write_again(world, [f"{PATH.folder}/{name.format(number)}" for number in range(60)])
+    for _ in range(4):
+        await owner.round(61)
+    assert owner.janitor.cleaning.cleaner.rounds > 0
+    assert [record for record in caplog.records if CROWDED in record.message] == []
+    assert (await contents(world, 0, 14))[0] == last
+
+
+@pytest.mark.parametrize(("name", "merges"), [(".spare-00000001-1{:03d}-b", False), (".zzz{}", True), (".a{}", False)])
+async def test_merging_needs_the_names_of_all_spares(name: str, merges: bool) -> None:
+    world = World()
+    owner = await small_segments(world)
+    owner.janitor = Janitor(
+        replace(owner.broker.context, fs=owner.steps), owner.held, replace(CONFIG, names_per_job=30), random.Random(3)
+    )
+    await write_again(world, [f"{PATH.folder}/{name.format(number)}" for number in range(40)])
+    for _ in range(4):
+        await owner.round(61)
+    assert (owner.janitor.files_merged > 0) == merges
     assert await world.records(0, 14) == world.sent
 
 
