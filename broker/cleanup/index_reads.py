@@ -6,8 +6,9 @@ A lost file is damage: the job goes on without the index.  An outage passes: the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import aclosing
+from typing import NamedTuple
 
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError
@@ -15,7 +16,7 @@ from bmq.core.model import SegmentName
 from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import CorruptData, FileSystem, NoSuchFile, StorageError, StorageUnavailable
 from bmq.storage.layout import JOURNALS, PartitionPath
-from bmq.storage.log_segments import walk
+from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.segment import decode_idx_steps
 
 NAMES_MAX = 500
@@ -23,6 +24,70 @@ NAMES_MAX = 500
 indexes about a page of a listing."""
 JOURNALS_MAX = 3
 """Most journals of which a byte is read to tell an outage from lost files."""
+AGAIN_MS = 3_600_000
+"""Milliseconds until an index that cannot be read is read again: a failing read may take ten seconds."""
+
+
+class Unread(NamedTuple):
+    """An index that cannot be read.
+
+    ``looks``: failed reads in a row, at least ``AGAIN_MS`` apart, while storage served other files; 0 for a missing or
+    damaged index.  ``again_ms``: the time (monotonic) of the next read.
+    """
+
+    looks: int
+    again_ms: int
+
+
+class IndexReads:
+    """Reads of a log's indexes, with a memory of the unreadable ones.
+
+    ``failed`` is called with the path and the error of an index that cannot be read, not more often than the index is
+    read.  A change of the segment's ``.log`` ends the memory of its index, as after a repair.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: PartitionPath,
+        now_ms: Callable[[], int],
+        failed: Callable[[str, Exception], None],
+    ) -> None:
+        self._fs = fs
+        self._path = path
+        self._now_ms = now_ms
+        self._failed = failed
+        self._unread: dict[SegmentName, tuple[tuple[int, int], Unread]] = {}
+
+    async def read(self, listed: ListedSegment) -> Checkpoint | Unread:
+        """Return the index of a segment.  Raises StorageError, as in an outage."""
+        known = self.known(listed)
+        if known is not None and self._now_ms() < known.again_ms:
+            return known
+        failures: list[Exception] = []
+
+        def failed(path: str, error: Exception) -> None:
+            failures.append(error)
+            self._failed(path, error)
+
+        index = await read_segment_idx(self._fs, self._path, listed.name, failed)
+        if index is None and failures:
+            looks = 0 if isinstance(failures[0], FormatError) else (known.looks if known is not None else 0) + 1
+            unread = Unread(looks, self._now_ms() + AGAIN_MS)
+            self._unread[listed.name] = (listed.length, listed.modified_ms), unread
+            return unread
+        self._unread.pop(listed.name, None)
+        return Unread(0, self._now_ms()) if index is None else index
+
+    def known(self, listed: ListedSegment) -> Unread | None:
+        """Return the result of the last read of the segment's index, if it failed; else None."""
+        file, unread = self._unread.get(listed.name, (None, None))
+        return unread if file == (listed.length, listed.modified_ms) else None
+
+    def keep(self, names: Collection[SegmentName]) -> None:
+        """Forget the indexes of all other segments."""
+        for name in self._unread.keys() - set(names):
+            del self._unread[name]
 
 
 async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception], None]) -> Checkpoint | None:
