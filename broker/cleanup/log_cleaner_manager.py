@@ -162,7 +162,7 @@ class LogCleanerManager(Generic[L]):
         """Return the closed segments of the partition, with the indexes that are known."""
         if state.closed is None:
             failed = partial(self._failed, "an index is damaged, and not used")
-            state.closed = ClosedSegments(self._context.fs, state.driver, failed)
+            state.closed = ClosedSegments(self._context.fs, state.driver, self._context.now_ms, failed)
         return state.closed
 
     def totals(self) -> Steps[CleaningTotals]:
@@ -215,8 +215,9 @@ class LogCleanerManager(Generic[L]):
             return
         if outcome.damaged_at is not None:
             # No change of the record tells that an index was written late, or that a datanode has come back.
+            # From the end of this look on, so that the next reads all unreadable indexes again.
             lost_until_ms = None if state.closed is None else state.closed.lost_until_ms
-            self.look_now(state, now_ms + HOUR_MS if lost_until_ms is None else lost_until_ms)
+            self.look_now(state, self._context.now_ms() + HOUR_MS if lost_until_ms is None else lost_until_ms)
         plan = outcome.plan
         if plan is None:
             return  # too large: the log is looked at again when its record changes

@@ -231,7 +231,7 @@ class Retention(Generic[L]):
             if found and found[-1].timestamp is None and not is_exact:  # the index is away
                 read += await self._look_ahead(state, listing, wall_ms)
         if state.indexes is not None:
-            state.indexes.keep(read)
+            state.indexes.keep([state.driver.path.idx(name) for name in read])
         return found, is_exact
 
     async def _look_ahead(
@@ -254,7 +254,7 @@ class Retention(Generic[L]):
         while done < len(ahead):
             part = ahead[done : 2 * done + 1]
             done += len(part)
-            outcomes = await asyncio.gather(*map(reads.read, part), return_exceptions=True)
+            outcomes = await asyncio.gather(*(reads.read(one.name) for one in part), return_exceptions=True)
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
                     raise outcome
@@ -289,7 +289,7 @@ class Retention(Generic[L]):
         """
         if not listed.has_idx:
             return listed.modified_ms, False
-        checkpoint = await self._indexes(state).read(listed)
+        checkpoint = await self._indexes(state).read(listed.name)
         if isinstance(checkpoint, Unread):
             return None if 0 < checkpoint.looks < AWAY_LOOKS else listed.modified_ms, False
         timestamp = largest_timestamp(checkpoint, listed.modified_ms)
