@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from enum import Enum
 
-from bmq.broker.cleanup.index_reads import read_other_idx
+from bmq.broker.cleanup.index_reads import IndexReads, Unread
 from bmq.broker.cleanup.merge_drafts import is_merge_draft, target_of
 from bmq.broker.cleanup.orphans import files_of, temporary_files
 from bmq.broker.cleanup.retention import RetentionState
@@ -61,6 +61,9 @@ from bmq.storage.log_segments import ListedSegment, walk
 _log = logging.getLogger(__name__)
 
 _CLEANED = (f"{DRAFT}-", f"{DRAFT_INDEX}-")
+LOST_AGAIN_MS = 600_000
+"""Milliseconds until a lost draft is read again: three jobs look at it each minute, and a failing read may take ten
+seconds of the janitor's time."""
 
 
 class Unsettled(Enum):
@@ -83,6 +86,7 @@ class FormerOwners:
     """Settlement of former owners' drafts, in one broker's partitions."""
 
     def __init__(self, context: BrokerContext, merger: SegmentMerger, *, names_per_job: int) -> None:
+        self._context = context
         self._fs: FileSystem = context.fs
         self._merger = merger
         self._names_per_job = names_per_job
@@ -115,6 +119,8 @@ class FormerOwners:
         state.settled_merges = frozenset(
             [path for path in merges if await self._end_merge(state, path, late, may_append)]
         )
+        if state.drafts is not None:
+            state.drafts.keep(merges)
         self._warn_late(state, late)
         if late:
             return Unsettled.LATE
@@ -187,7 +193,7 @@ class FormerOwners:
             _log.warning(text, extra=fields(**state.driver.path.log_fields, path=path, error=late[path]))
         state.late_merges = frozenset(late)
 
-    async def _end_merge(self, state: RetentionState, draft: str, late: dict[str, str], may_append: bool) -> bool:
+    async def _end_merge(self, state: UpkeepState, draft: str, late: dict[str, str], may_append: bool) -> bool:
         """Carry out the merge whose index is this draft, if it is still to come; return False if it has to wait.
 
         A merge that cannot be carried out gets its reason in ``late``.
@@ -195,18 +201,11 @@ class FormerOwners:
         path, machine, target = state.driver.path, state.driver.machine, target_of(draft)
         if target is None or not await self._exists(path.log(target)):
             return True  # no process writes such a file, or the call finds no target
-        lost: list[StorageError] = []
-
-        def failed(_: str, error: Exception) -> None:
-            if isinstance(error, StorageError):  # else the draft is incomplete
-                lost.append(error)
-
-        merged = await read_other_idx(self._fs, path, target, draft, path.log(target), failed)
-        if lost:
-            late[draft] = f"storage has lost the draft: {lost[0]!r}"
-            return False
-        if merged is None:
-            return True
+        merged = await self._reads(state).read(target, draft)
+        if isinstance(merged, Unread):
+            if isinstance(merged.error, StorageError):  # else the draft is incomplete
+                late[draft] = f"storage has lost the draft: {merged.error!r}"
+            return draft not in late
         members = await self._members(state, merged)
         if len(members) < 2 or merged.end_offset <= machine.log_start:
             return True
@@ -232,6 +231,12 @@ class FormerOwners:
         await self._merger.finish(state, draft, target, sources)
         return True
 
+    def _reads(self, state: UpkeepState) -> IndexReads:
+        if state.drafts is None:
+            path, now_ms = state.driver.path, self._context.now_ms
+            state.drafts = IndexReads(self._fs, path, now_ms, _keep_quiet, again_ms=LOST_AGAIN_MS)
+        return state.drafts
+
     async def _exists(self, path: str) -> bool:
         try:
             await self._fs.status(path)
@@ -256,6 +261,10 @@ class FormerOwners:
             and all(one.is_live for one in found)
         )
         return found if is_whole else []
+
+
+def _keep_quiet(path: str, error: Exception) -> None:
+    """Report nothing: an incomplete draft is no damage, and a lost one has a line of its own."""
 
 
 def _is_named(state: RetentionState, name: SegmentName) -> bool:

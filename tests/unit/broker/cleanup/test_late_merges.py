@@ -91,6 +91,25 @@ async def test_a_late_call_of_a_merge_whose_draft_is_lost_loses_no_record(gone: 
     assert (await contents(world, 0, 14))[0] == last
 
 
+async def test_a_lost_draft_is_read_some_times_an_hour_and_its_deletion_ends_the_wait() -> None:
+    """Remember the verdict: three jobs look each minute, and a failing read holds the janitor up for ten seconds."""
+    world = World()
+    first, last, _, zombie, _ = await begun_merge(world)
+    second = await compacted(world, "b")
+    reads = lose(second, StorageUnavailable("no live replica"), ".join-")
+    for _ in range(60):
+        await second.round(RETRY_S)
+    assert 4 <= reads.total() <= 7
+    zombie.cancel()
+    first.die()
+    (draft,) = await drafts(world)
+    await world.reading.delete(f"{PATH.folder}/{draft}")
+    for _ in range(3):
+        await second.round(RETRY_S)
+    assert second.janitor.cleaning.cleaner.rounds == 1
+    assert (await contents(world, 0, 14))[0] == last
+
+
 async def test_a_lost_draft_whose_file_is_gone_holds_nothing_up() -> None:
     """A call without its target is refused."""
     world = World()
