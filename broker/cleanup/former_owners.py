@@ -20,7 +20,7 @@ A former owner that stood still goes on with its next step, however late.  Its d
 | index of a merge, incomplete      | prove the ownership  | nothing: the proof fails                                  |
 | index of a merge, lost by storage | append files         | nothing: the sources are not known.  The log waits        |
 
-A log that waits is neither merged nor cleaned nor swept.  The wait ends once its log start has passed the files.  Or an
+A log that waits is neither merged nor cleaned.  The wait ends once its log start has passed the files.  Or an
 operator ends the process of the former owner, and deletes the draft.
 
 An index of a merge is complete before its writer proves its ownership.  So one

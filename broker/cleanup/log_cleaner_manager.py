@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -166,14 +167,18 @@ class LogCleanerManager(Generic[L]):
         return state.closed
 
     def totals(self) -> Steps[CleaningTotals]:
-        """Return the numbers of the compacted logs, as of the last look at each, in steps."""
+        """Return the numbers of the compacted logs, as of the last look at each, in steps; and of logs that wait."""
+        waiting = 0
 
         def log(state: L) -> tuple[Outcome, int] | None:
+            nonlocal waiting
+            waiting += len(state.late_merges) > 0
             cleaning = state.config.cleaning
             outcome = self._outcome(state) if cleaning.is_compacted else None
             return None if outcome is None else (outcome, cleaning.max_compaction_lag_ms)
 
-        return count_logs(map(log, tuple(self._queue.states.values())), self._context.clock.now_ms())
+        counted = yield from count_logs(map(log, tuple(self._queue.states.values())), self._context.clock.now_ms())
+        return replace(counted, waiting=waiting)
 
     def state_of(self, key: PartitionKey) -> LogCleaning | None:
         """Return the state of cleaning of a compacted log that is owned here; None for any other partition."""

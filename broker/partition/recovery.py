@@ -313,8 +313,8 @@ class Takeover:
     async def _from_index(self, entry: SegmentEntry) -> Checkpoint | None:
         """Return the checkpoint in the segment's index; None if it is damaged. Raises NoSuchFile.
 
-        The segment is then not scanned, so its length is checked on the way, also beside an index that is gone: it must
-        be as long as when it was closed.
+        The segment is then not scanned, so its length is checked on the way: it must be as long as when it was closed.
+        The check also ends before the error of an index that is gone.
         """
         checked, status = await asyncio.gather(
             self._check_length(entry),

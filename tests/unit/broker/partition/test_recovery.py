@@ -139,7 +139,7 @@ async def test_a_check_of_an_attempt_that_failed_is_not_reported_beside_the_next
     taken = takeover(broker, find)
     data = build_batch([Record(value=b"x")], base_timestamp=1)
     await write_once(broker.context.fs, path.log(name), bytes(data))
-    broker.context.fs.status = slow  # type: ignore[method-assign]
+    broker.context.fs.status = slow  # type: ignore[method-assign,assignment]
     entry = SegmentEntry(name=name, spare="", holder="", file_id=0).closed(len(data) + 20, 1)
     fenced = FencedSegment(name=name, found=Found.FINAL, length=len(data))
     effect = ev.RecoverLog((fenced,), (entry,), ("gone",), epoch=2, last=(1, 0))
