@@ -142,13 +142,15 @@ class CleaningTotals:
 
     ``uncleanable``: logs that damage stops, or whose last round failed, as in Kafka.
     ``max_dirty_percent``: the largest dirty ratio.  ``max_delay_s``: the seconds by which the oldest dirty record is
-    past max.compaction.lag.ms, 0 if none is.
+    past max.compaction.lag.ms, 0 if none is.  ``waiting``: logs, compacted or not, with a former owner's merge that
+    cannot be settled.
     """
 
     uncleanable: int
     max_dirty_percent: float
     max_delay_s: float
     not_cleaned: Mapping[str, int]
+    waiting: int = 0
 
 
 def count_logs(logs: Iterable[tuple[Outcome, int] | None], now_ms: int) -> Steps[CleaningTotals]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bmq.broker.cleanup.cleaning_status import LastCleaning
-from bmq.broker.cleanup.index_reads import read_segment_idx
+from bmq.broker.cleanup.index_reads import IndexReads, Unread
 from bmq.broker.cleanup.retention import largest_timestamp
 from bmq.broker.cleanup.segment_swap import HiddenNames
 from bmq.broker.partition.driver import PartitionDriver
@@ -127,15 +127,22 @@ class ClosedLog:
 class ClosedSegments:
     """The closed segments of one partition.  An index is read once: a closed segment never changes under its name.
 
+    An index that cannot be read is read again an hour later, however often the log is looked at.
     ``room``: bytes of a draft in bytes of its sources (``cleaned_file``).  ``damaged``: a file that the last round
     could not read; no round takes it until it changes.  None without any.  ``lost_until_ms``: the time (monotonic) from
     which on rounds may take it again; None if its bytes are damaged, which only a change of the file ends.
     """
 
-    def __init__(self, fs: FileSystem, driver: PartitionDriver, failed: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        driver: PartitionDriver,
+        now_ms: Callable[[], int],
+        failed: Callable[[str, Exception], None],
+    ) -> None:
         self._fs = fs
         self._driver = driver
-        self._failed = failed
+        self._indexes = IndexReads(fs, driver.path, now_ms, failed)
         self._known: dict[SegmentName, ClosedSegment] = {}
         self.room = ROOM
         self.damaged: FoundFile | None = None
@@ -164,6 +171,7 @@ class ClosedSegments:
         floor, watermark = min(entry.name.order for entry in entries), machine.high_watermark
         hidden = HiddenNames()
         known: dict[SegmentName, ClosedSegment] = {}
+        unread: list[str] = []
         async with aclosing(walk(self._fs, self._driver.path)) as listing:
             async for listed in listing:
                 is_behind = listed.name.order >= floor
@@ -174,6 +182,8 @@ class ClosedSegments:
                 if listed.end is not None and listed.end <= machine.log_start:
                     continue
                 segment, index = await self._segment(listed)
+                if index is None:
+                    unread.append(self._driver.path.idx(listed.name))
                 if segment is not None and not is_behind:
                     known[listed.name] = segment
                     if found.damaged_at is None and segment.file != self.damaged:
@@ -187,6 +197,7 @@ class ClosedSegments:
                     found.damaged_at = listed.name.base
                 found.later += [index] if index is not None else []
         self._known = known
+        self._indexes.keep(unread)
         found.end_before_unknown_markers()
         # Once more behind the reading: a list is dropped once its segment has an index.
         found.recent.append(machine.unindexed.recent(machine.high_watermark))
@@ -200,14 +211,12 @@ class ClosedSegments:
         file, known = FoundFile.of(listed), self._known.get(listed.name)
         if known is not None and known.file == file and known.index.end_offset == listed.end:
             return known, known.index
-        index = await self._index(listed.name)
-        if index is None or index.end_offset != listed.end or index.position > listed.length:
+        index = await self._indexes.read(listed.name)
+        if isinstance(index, Unread):
+            return None, None
+        if index.end_offset != listed.end or index.position > listed.length:
             return None, index
         return ClosedSegment.of(file, index), index
-
-    async def _index(self, name: SegmentName) -> Checkpoint | None:
-        """Return the segment's index; None if it is missing or damaged, or storage has lost it."""
-        return await read_segment_idx(self._fs, self._driver.path, name, self._failed)
 
 
 def _knows_markers(listed: ListedSegment, index: Checkpoint | None, recent: RecentAborted, watermark: int) -> bool:

@@ -25,7 +25,7 @@ A former owner that stood still goes on with its next step, however late.  Its d
 | index of a merge, incomplete      | prove the ownership  | nothing: the proof fails                                  |
 | index of a merge, lost by storage | append files         | nothing: the sources are not known.  The log waits        |
 
-A log that waits is neither merged nor cleaned nor swept.  The wait ends once its log start has passed the files.  Or an
+A log that waits is neither merged nor cleaned.  The wait ends once its log start has passed the files.  Or an
 operator ends the process of the former owner, and deletes the draft.
 
 An index of a merge is complete before its writer proves its ownership.  So one
@@ -39,7 +39,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from enum import Enum
 
-from bmq.broker.cleanup.index_reads import read_other_idx
+from bmq.broker.cleanup.index_reads import IndexReads, Unread
 from bmq.broker.cleanup.merge_drafts import PAST_MERGED, draft_name, is_merge_draft, target_of
 from bmq.broker.cleanup.orphans import files_of, temporary_files
 from bmq.broker.cleanup.retention import RetentionState
@@ -74,6 +74,9 @@ LOCKED_MS = 600_000
 A local root's call copies for a minute at most.  A process that stands still within its call keeps the locks.
 """
 _CLEANED = (f"{DRAFT}-", f"{DRAFT_INDEX}-")
+LOST_AGAIN_MS = 600_000
+"""Milliseconds until a lost draft is read again: three jobs look at it each minute, and a failing read may take ten
+seconds of the janitor's time."""
 
 
 class Unsettled(Enum):
@@ -99,9 +102,8 @@ class FormerOwners:
     """Settlement of former owners' drafts, in one broker's partitions."""
 
     def __init__(self, context: BrokerContext, merger: SegmentMerger, *, names_per_job: int) -> None:
+        self._context = context
         self._fs: FileSystem = context.fs
-        self._now_ms = context.now_ms
-        self._incarnation = context.incarnation
         self._merger = merger
         self._names_per_job = names_per_job
         self.merges_ended = 0
@@ -138,6 +140,8 @@ class FormerOwners:
             if self._is_own(path):
                 await self._fs.delete(path)  # the sweep leaves it, and retention leaves the target of a draft
         late |= self._long_locked(state, locked)
+        if state.drafts is not None:
+            state.drafts.keep(merges)
         self._warn_late(state, late)
         if late:
             return Unsettled.LATE
@@ -226,11 +230,11 @@ class FormerOwners:
     def _is_own(self, draft: str) -> bool:
         """Return whether this process has written the draft: nothing of a settled merge is to come, and none runs."""
         target = target_of(draft)
-        return target is not None and base_name(draft) == draft_name(target, self._incarnation)
+        return target is not None and base_name(draft) == draft_name(target, self._context.incarnation)
 
     def _long_locked(self, state: UpkeepState, locked: Mapping[str, LeaseLost]) -> dict[str, str]:
         """Note the drafts of merges whose files other calls hold; return the reasons of drafts that wait for long."""
-        now_ms = self._now_ms()
+        now_ms = self._context.now_ms()
         state.locked_merges = {path: state.locked_merges.get(path, now_ms) for path in locked}
         return {
             path: f"another call holds the files: {locked[path]!r}"
@@ -239,7 +243,7 @@ class FormerOwners:
         }
 
     async def _end_merge(
-        self, state: RetentionState, draft: str, late: dict[str, str], locked: dict[str, LeaseLost], may_append: bool
+        self, state: UpkeepState, draft: str, late: dict[str, str], locked: dict[str, LeaseLost], may_append: bool
     ) -> bool:
         """Carry out the merge whose index is this draft, if it is still to come; return False if it has to wait.
 
@@ -249,18 +253,11 @@ class FormerOwners:
         path, machine, target = state.driver.path, state.driver.machine, target_of(draft)
         if target is None or not await self._exists(path.log(target)):
             return True  # no process writes such a file, or the call finds no target
-        lost: list[StorageError] = []
-
-        def failed(_: str, error: Exception) -> None:
-            if isinstance(error, StorageError):  # else the draft is incomplete
-                lost.append(error)
-
-        merged = await read_other_idx(self._fs, path, target, draft, path.log(target), failed)
-        if lost:
-            late[draft] = f"storage has lost the draft: {lost[0]!r}"
-            return False
-        if merged is None:
-            return True
+        merged = await self._reads(state).read(target, draft)
+        if isinstance(merged, Unread):
+            if isinstance(merged.error, StorageError):  # else the draft is incomplete
+                late[draft] = f"storage has lost the draft: {merged.error!r}"
+            return draft not in late
         members, is_half_done = await self._members(state, merged)
         if len(members) < 2 or merged.end_offset <= machine.log_start:
             return True
@@ -294,6 +291,12 @@ class FormerOwners:
         self.merges_ended += 1
         await self._merger.finish(state, draft, target, sources)
         return True
+
+    def _reads(self, state: UpkeepState) -> IndexReads:
+        if state.drafts is None:
+            path, now_ms = state.driver.path, self._context.now_ms
+            state.drafts = IndexReads(self._fs, path, now_ms, _keep_quiet, again_ms=LOST_AGAIN_MS)
+        return state.drafts
 
     async def _exists(self, path: str) -> bool:
         try:
@@ -331,6 +334,10 @@ class FormerOwners:
             return found, True
         is_whole = found[-1].end == merged.end_offset and sum(one.length for one in found) == merged.position
         return found if is_whole else [], False
+
+
+def _keep_quiet(path: str, error: Exception) -> None:
+    """Report nothing: an incomplete draft is no damage, and a lost one has a line of its own."""
 
 
 def _is_named(state: RetentionState, name: SegmentName) -> bool:

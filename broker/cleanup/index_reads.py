@@ -6,8 +6,11 @@ A lost file is damage: the job goes on without the index.  An outage passes: the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing
+from functools import partial
+from typing import NamedTuple
 
 from bmq.core.aio.steps import run_in_steps
 from bmq.core.errors import FormatError
@@ -23,6 +26,93 @@ NAMES_MAX = 500
 indexes about a page of a listing."""
 JOURNALS_MAX = 3
 """Most journals of which a byte is read to tell an outage from lost files."""
+AGAIN_MS = 3_600_000
+"""Milliseconds until an index that cannot be read is read again: a failing read may take ten seconds."""
+
+
+_File = tuple[int, int, int]
+"""The id, the length and the time of a file: a repair changes one of them."""
+
+
+class Unread(NamedTuple):
+    """An index that cannot be read.
+
+    ``looks``: failed reads in a row, at least ``AGAIN_MS`` apart, while storage served other files; 0 for a missing or
+    damaged index.  ``again_ms``: the time (monotonic) of the next read.  ``error``: the error of the last read.
+    """
+
+    looks: int
+    again_ms: int
+    error: Exception | None = None
+
+
+class IndexReads:
+    """Reads of a log's indexes, with a memory of the unreadable ones.
+
+    An unreadable index is read again after ``again_ms``, or once its file is another, as after a repair.  ``failed`` is
+    called at each of these reads, with the path and the error.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: PartitionPath,
+        now_ms: Callable[[], int],
+        failed: Callable[[str, Exception], None],
+        again_ms: int = AGAIN_MS,
+    ) -> None:
+        self._fs = fs
+        self._path = path
+        self._now_ms = now_ms
+        self._failed = failed
+        self._again_ms = again_ms
+        self._unread: dict[str, tuple[_File, Unread]] = {}
+        self._served = ""  # the last file that showed that storage serves reads; "" without any
+
+    async def read(self, name: SegmentName, draft: str = "") -> Checkpoint | Unread:
+        """Return the index of a segment, or the index in its ``draft``.  Raises StorageError, as in an outage."""
+        idx = draft or self._path.idx(name)
+        try:
+            status = await self._fs.status(idx)
+        except NoSuchFile:
+            self._unread.pop(idx, None)
+            return Unread(0, self._now_ms())
+        file = status.file_id, status.length, status.modified_ms
+        before, known = self._unread.get(idx, (None, None))
+        if before != file:
+            known = None
+        elif known is not None and self._now_ms() < known.again_ms:
+            return known
+        failures: list[Exception] = []
+
+        def failed(path: str, error: Exception) -> None:
+            failures.append(error)
+            self._failed(path, error)
+
+        index = await _read_in_service(
+            partial(_read, self._fs, idx, status.length, failed), idx, failed, partial(self._is_outage, name)
+        )
+        if index is not None or not failures:
+            self._unread.pop(idx, None)
+            return Unread(0, self._now_ms()) if index is None else index
+        looks = 0 if isinstance(failures[0], FormatError) else (known.looks if known is not None else 0) + 1
+        unread = Unread(looks, self._now_ms() + self._again_ms, failures[0])
+        self._unread[idx] = file, unread
+        return unread
+
+    def keep(self, paths: Collection[str]) -> None:
+        """Forget all other files."""
+        for idx in self._unread.keys() - set(paths):
+            del self._unread[idx]
+
+    async def _is_outage(self, name: SegmentName) -> bool:
+        """Return whether storage serves no reads now.
+
+        The file of the last time is asked first: twenty lost indexes cost one search for a readable file.
+        """
+        if not self._served or not await _is_readable(self._fs, self._served):
+            self._served = await find_readable(self._fs, self._path, name, self._path.log(name)) or ""
+        return not self._served
 
 
 async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception], None]) -> Checkpoint | None:
@@ -31,8 +121,16 @@ async def read_idx(fs: FileSystem, path: str, failed: Callable[[str, Exception],
     For a damaged one ``failed`` is called with the path and the error.  Raises StorageError, for a lost file too.
     """
     try:
-        data = await fs.read(path, 0, (await fs.status(path)).length)
-        return await run_in_steps(decode_idx_steps(data))
+        length = (await fs.status(path)).length
+    except NoSuchFile:
+        return None
+    return await _read(fs, path, length, failed)
+
+
+async def _read(fs: FileSystem, path: str, length: int, failed: Callable[[str, Exception], None]) -> Checkpoint | None:
+    """Do as ``read_idx`` for a file of this length."""
+    try:
+        return await run_in_steps(decode_idx_steps(await fs.read(path, 0, length)))
     except NoSuchFile:
         return None
     except FormatError as error:
@@ -60,19 +158,36 @@ async def read_other_idx(
     ``idx``: the path of this index, which may be a draft.  ``twin``: another file, as of ``is_outage``.  ``failed`` is
     called for a lost file, too, with the StorageError.  Raises StorageError, as in an outage.
     """
+    return await _read_in_service(
+        partial(read_idx, fs, idx, failed), idx, failed, partial(is_outage, fs, path, name, twin)
+    )
+
+
+async def _read_in_service(
+    read: Callable[[], Awaitable[Checkpoint | None]],
+    idx: str,
+    failed: Callable[[str, Exception], None],
+    is_away: Callable[[], Awaitable[bool]],
+) -> Checkpoint | None:
+    """Return the result of ``read``, None if storage has lost the file; ``is_away``: storage serves no reads now."""
     try:
-        return await read_idx(fs, idx, failed)
+        return await read()
     except CorruptData as error:
         failed(idx, error)
     except StorageUnavailable as error:
-        if await is_outage(fs, path, name, twin):
+        if await is_away():
             raise
         failed(idx, error)
     return None
 
 
 async def is_outage(fs: FileSystem, path: PartitionPath, name: SegmentName, twin: str) -> bool:
-    """Return whether storage serves no reads now, after a file of a segment was unavailable.
+    """Return whether storage serves no reads now, after a file of a segment was unavailable."""
+    return await find_readable(fs, path, name, twin) is None
+
+
+async def find_readable(fs: FileSystem, path: PartitionPath, name: SegmentName, twin: str) -> str | None:
+    """Return a file that storage serves now, after a file of a segment was unavailable; None in an outage.
 
     An outage fails reads of all files; the blocks of a single file may be without a live replica for ever.  ``twin``:
     the other file of the segment ``name``.  It may be lost too, as may neighbours that were written to the same nodes,
@@ -80,9 +195,10 @@ async def is_outage(fs: FileSystem, path: PartitionPath, name: SegmentName, twin
     failing read takes long.  Raises StorageError if a folder cannot be listed.
     """
     if await _is_readable(fs, twin):
-        return False
+        return twin
     others = [*await _logs_around(fs, path, name), *await _journals(fs)]
-    return not any(await asyncio.gather(*(_is_readable(fs, other) for other in others)))
+    readable = await asyncio.gather(*(_is_readable(fs, other) for other in others))
+    return next(itertools.compress(others, readable), None)
 
 
 async def _logs_around(fs: FileSystem, path: PartitionPath, name: SegmentName) -> list[str]:

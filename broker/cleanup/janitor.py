@@ -316,8 +316,9 @@ class Janitor:
             async with care.names_lock:
                 is_held = care.held_until(self._context.now_ms()) is not None
                 unsettled = await self._former_owners.settle(care, may_append=not is_held)
-            # Else the sweep may end the wait: it deletes old files, and old folders of jobs.
-            if unsettled is Unsettled.MERGE or unsettled is Unsettled.LATE:
+            # Else the sweep may end the wait: it deletes old files, and old folders of jobs.  It leaves the drafts of
+            # merges that are not settled.
+            if unsettled is Unsettled.MERGE:
                 self.queue.schedule(care, Job.SWEEP, now_ms + self.config.retry_ms)
                 return
         job = care.hold.job if care.hold is not None and care.held_until(now_ms) is not None else None

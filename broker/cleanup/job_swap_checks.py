@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bmq.broker.cleanup.index_reads import is_outage, read_other_idx, read_segment_idx
+from bmq.broker.cleanup.index_reads import read_idx
 from bmq.broker.cleanup.orphans import files_of
 from bmq.broker.cleanup.segment_swap import SegmentSwapper
 from bmq.broker.context import BrokerContext
@@ -28,8 +28,7 @@ from bmq.meta.ownership import Swap
 from bmq.storage.access import REFUSALS
 from bmq.storage.checkpoint import Checkpoint, Cleaned
 from bmq.storage.cleaning.job_round import SWAP_WITHIN_MS, draft_folder, sources_digest
-from bmq.storage.filesystem import CorruptData, FileSystem, Lease, NoSuchFile, StorageUnavailable, Unsupported
-from bmq.storage.layout import PartitionPath
+from bmq.storage.filesystem import CorruptData, FileSystem, Lease, NoSuchFile, Unsupported
 from bmq.storage.log_segments import ListedSegment
 
 INDEX_BYTES_MAX = 256 << 20
@@ -172,10 +171,9 @@ class SwapChecks:
             length = await self._closed(group.draft)
             if await self._closed(group.draft_index) > INDEX_BYTES_MAX:
                 raise SwapStopped(f"its index has more than {INDEX_BYTES_MAX} bytes")
-            log = request.driver.path
-            index = await read_other_idx(self._fs, log, group.name, group.draft_index, group.draft, self._not_used)
+            index = await self._read(group.draft_index)
             if length:
-                await self._check_readable(log, group)
+                await self._check_readable(group)
         except NoSuchFile as error:
             raise SwapStopped(f"a draft is gone ({error}); {PLAN_AGAIN}") from None
         except Unsupported as error:
@@ -245,21 +243,30 @@ class SwapChecks:
         except Unsupported as error:
             REFUSALS.note(path, error)
 
-    async def _check_readable(self, path: PartitionPath, group: DraftGroup) -> None:
-        """Check that storage has the group's draft.  Raises SwapStopped, and StorageError in an outage."""
+    async def _check_readable(self, group: DraftGroup) -> None:
+        """Check that storage has the group's draft.  Raises SwapStopped, and StorageError while no replica responds."""
         try:
             if await self._fs.read(group.draft, 0, 1):
                 return
         except CorruptData:
             pass
-        except StorageUnavailable:
-            if await is_outage(self._fs, path, group.name, group.draft_index):
-                raise
         raise SwapStopped("its draft cannot be read")
 
     async def _index(self, driver: PartitionDriver, name: SegmentName) -> Checkpoint | None:
-        """Return the index of a segment; None if it is missing or damaged, or storage has lost it."""
-        return await read_segment_idx(self._fs, driver.path, name, self._not_used)
+        """Return the index of a segment, as ``_read``."""
+        return await self._read(driver.path.idx(name))
+
+    async def _read(self, path: str) -> Checkpoint | None:
+        """Return an index; None if it is missing or damaged.
+
+        Raises StorageError while no replica responds, as during a restart of datanodes: drafts are the work of hours,
+        and the job asks again for some minutes.
+        """
+        try:
+            return await read_idx(self._fs, path, self._not_used)
+        except CorruptData as error:
+            self._not_used(path, error)
+            return None
 
     def _not_used(self, path: str, error: Exception) -> None:
         self._failed("an index is damaged, and not used", path, error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -162,18 +163,22 @@ class LogCleanerManager(Generic[L]):
         """Return the closed segments of the partition, with the indexes that are known."""
         if state.closed is None:
             failed = partial(self._failed, "an index is damaged, and not used")
-            state.closed = ClosedSegments(self._context.fs, state.driver, failed)
+            state.closed = ClosedSegments(self._context.fs, state.driver, self._context.now_ms, failed)
         return state.closed
 
     def totals(self) -> Steps[CleaningTotals]:
-        """Return the numbers of the compacted logs, as of the last look at each, in steps."""
+        """Return the numbers of the compacted logs, as of the last look at each, in steps; and of logs that wait."""
+        waiting = 0
 
         def log(state: L) -> tuple[Outcome, int] | None:
+            nonlocal waiting
+            waiting += len(state.late_merges) > 0
             cleaning = state.config.cleaning
             outcome = self._outcome(state) if cleaning.is_compacted else None
             return None if outcome is None else (outcome, cleaning.max_compaction_lag_ms)
 
-        return count_logs(map(log, tuple(self._queue.states.values())), self._context.clock.now_ms())
+        counted = yield from count_logs(map(log, tuple(self._queue.states.values())), self._context.clock.now_ms())
+        return replace(counted, waiting=waiting)
 
     def state_of(self, key: PartitionKey) -> LogCleaning | None:
         """Return the state of cleaning of a compacted log that is owned here; None for any other partition."""
@@ -215,8 +220,9 @@ class LogCleanerManager(Generic[L]):
             return
         if outcome.damaged_at is not None:
             # No change of the record tells that an index was written late, or that a datanode has come back.
+            # From the end of this look on, so that the next reads all unreadable indexes again.
             lost_until_ms = None if state.closed is None else state.closed.lost_until_ms
-            self.look_now(state, now_ms + HOUR_MS if lost_until_ms is None else lost_until_ms)
+            self.look_now(state, self._context.now_ms() + HOUR_MS if lost_until_ms is None else lost_until_ms)
         plan = outcome.plan
         if plan is None:
             return  # too large: the log is looked at again when its record changes

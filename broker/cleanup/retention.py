@@ -9,13 +9,14 @@ The ``Janitor`` keeps the queue; retention asks it for the next call.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Generic, TypeVar
 
-from bmq.broker.cleanup.index_reads import read_segment_idx
+from bmq.broker.cleanup.index_reads import IndexReads, Unread
 from bmq.broker.cleanup.merge_drafts import may_gain, targets_below
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import PartitionState
@@ -29,14 +30,20 @@ HOUR_MS = 3_600_000
 CHECK_MS = 240_000
 """Milliseconds to the next look at a partition whose last segment has no index yet, as after a hand-over.  With the
 time to the round that looks this is less than five minutes, Kafka's log.retention.check.interval.ms."""
+AWAY_LOOKS = 25
+"""Looks in a row that find the blocks of an index away before its file's time stands for its records: a day, an hour
+apart.  A restart, an upgrade or a repair of datanodes is over by then, and records that expired early are lost for
+good.  The files of a lost index take a day's room."""
+AHEAD_MAX = 64
+"""Most indexes behind an index that is away, read in the same look: the day begins for all lost neighbours at once."""
 
 
 class RetentionState:
     """The state that retention keeps for one ownership of a partition."""
 
     __slots__ = (
-        "config", "counted_to", "driver", "leftover", "log_start", "pending_deletes", "swaps_begun", "swaps_done",
-        "swaps_ended", "total",
+        "config", "counted_to", "driver", "indexes", "leftover", "log_start", "pending_deletes", "swaps_begun",
+        "swaps_done", "swaps_ended", "total",
     )  # fmt: skip
 
     def __init__(self, driver: PartitionDriver) -> None:
@@ -47,6 +54,7 @@ class RetentionState:
         self.leftover: ListedSegment | None = None  # below the log start, and not to be deleted yet
         self.total = 0  # bytes of the closed segments from the log start to ``counted_to``
         self.counted_to: SegmentName | None = None
+        self.indexes: IndexReads | None = None  # made by the first look at times
         self.swaps_begun = 0  # swaps of cleaned segments by this owner, also the swaps that failed
         self.swaps_ended = 0
         self.swaps_done = 0  # swaps by this owner's rounds that took effect
@@ -174,7 +182,8 @@ class Retention(Generic[L]):
         """Ask for the next call by time: when the oldest segment in ``left`` expires.
 
         The size grows only when a segment is registered, which the janitor notices.  If ``is_exact`` is False the time
-        of a file stands for its index, and the records may be much older: the index may be back within an hour.
+        of a file stands for its index, and the records may be much older; or the index is away.  It may be back within
+        an hour.
         """
         retention_ms = state.config.retention_ms
         if retention_ms == FOR_EVER:
@@ -185,6 +194,8 @@ class Retention(Generic[L]):
             wait_ms = left[0].timestamp + retention_ms + 1 - wall_ms
             if not is_exact:
                 wait_ms = min(wait_ms, HOUR_MS)
+        elif left and not is_exact:
+            wait_ms = HOUR_MS
         elif state.driver.machine.log_start == state.driver.machine.high_watermark:
             return  # empty: nothing to expire before something is registered
         self._retain_at(state, self._now_ms() + max(wait_ms, self._interval_ms))
@@ -192,10 +203,12 @@ class Retention(Generic[L]):
     async def _oldest(self, state: RetentionState, total: int, wall_ms: int) -> tuple[list[Retained], bool]:
         """Return the closed segments from the log start on, up to and with the first that stays.
 
-        The second result is False if the time of the last one is not from a whole index.
+        The second result is False if the time of the last one is not from a whole index.  A segment whose index is away
+        stays, and has no time.
         """
         machine, config = state.driver.machine, state.config
         found: list[Retained] = []
+        read: list[SegmentName] = []
         names, is_exact = 0, True
         async with aclosing(walk(self._fs, state.driver.path)) as listing:
             async for listed in listing:
@@ -208,13 +221,46 @@ class Retention(Generic[L]):
                 if end is None:
                     break
                 by_time = config.retention_ms != FOR_EVER
+                read.append(listed.name)
                 timestamp, is_exact = await self._timestamp(state, listed) if by_time else (None, True)
                 found.append(Retained(listed.name.base, end, listed.length, timestamp))
                 total -= listed.length
                 is_surplus = config.retention_bytes != FOR_EVER and total >= config.retention_bytes
                 if not is_surplus and not is_expired(timestamp, wall_ms, config.retention_ms):
                     break
+            if found and found[-1].timestamp is None and not is_exact:  # the index is away
+                read += await self._look_ahead(state, listing, wall_ms)
+        if state.indexes is not None:
+            state.indexes.keep([state.driver.path.idx(name) for name in read])
         return found, is_exact
+
+    async def _look_ahead(
+        self, state: RetentionState, listing: AsyncIterator[ListedSegment], wall_ms: int
+    ) -> list[SegmentName]:
+        """Read the indexes behind an index that is away, up to the first readable index; return their segments.
+
+        Only of files that would expire by their times.  More and more are read at once: a failing read takes long.
+        Raises StorageError.
+        """
+        ahead: list[ListedSegment] = []
+        async for listed in listing:
+            if not listed.is_live:
+                continue
+            is_old = is_expired(listed.modified_ms, wall_ms, state.config.retention_ms)
+            if self._closed_end(state, listed) is None or not is_old or len(ahead) == AHEAD_MAX:
+                break
+            ahead.append(listed)
+        done, reads = 0, self._indexes(state)
+        while done < len(ahead):
+            part = ahead[done : 2 * done + 1]
+            done += len(part)
+            outcomes = await asyncio.gather(*(reads.read(one.name) for one in part), return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            if not all(isinstance(outcome, Unread) for outcome in outcomes):
+                break
+        return [listed.name for listed in ahead[:done]]
 
     @staticmethod
     def _closed_end(state: RetentionState, listed: ListedSegment) -> int | None:
@@ -229,16 +275,23 @@ class Retention(Generic[L]):
         is_closed = listed.has_idx and machine.current is None
         return machine.high_watermark if is_closed else None
 
-    async def _timestamp(self, state: RetentionState, listed: ListedSegment) -> tuple[int, bool]:
+    def _indexes(self, state: RetentionState) -> IndexReads:
+        if state.indexes is None:
+            state.indexes = IndexReads(self._fs, state.driver.path, self._now_ms, self._failed)
+        return state.indexes
+
+    async def _timestamp(self, state: RetentionState, listed: ListedSegment) -> tuple[int | None, bool]:
         """Return Kafka's ``largestTimestamp`` in milliseconds, and whether it is from an index of the whole file.
 
-        It is the records' largest, else the file's time.  The index of an interrupted merge covers the oldest part of
-        its file; the file is younger than all parts.
+        It is the records' largest, else the file's time; None while the blocks of the index are away.  Records may be
+        younger than their file, by their timestamps.  The index of an interrupted merge covers the oldest part of its
+        file; the file is younger than all parts.
         """
-        path, name = state.driver.path, listed.name
-        checkpoint = await read_segment_idx(self._fs, path, name, self._failed) if listed.has_idx else None
-        if checkpoint is None:
+        if not listed.has_idx:
             return listed.modified_ms, False
+        checkpoint = await self._indexes(state).read(listed.name)
+        if isinstance(checkpoint, Unread):
+            return None if 0 < checkpoint.looks < AWAY_LOOKS else listed.modified_ms, False
         timestamp = largest_timestamp(checkpoint, listed.modified_ms)
         is_whole = checkpoint.position >= listed.length
         return timestamp if is_whole else max(timestamp, listed.modified_ms), is_whole

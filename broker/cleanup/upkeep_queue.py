@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Generic, TypeVar
 
+from bmq.broker.cleanup.index_reads import IndexReads
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.partition.driver import PartitionDriver
 from bmq.broker.partition.states import PartitionState
@@ -39,15 +40,15 @@ class UpkeepState(RetentionState):
     ``due``: the times of its jobs, in milliseconds.  ``merge_from``: the name at which the next pass of merging begins,
     None for the log's first name.  ``unread_from``: the name at which a later pass begins to read unreadable indexes
     again, None without any.  ``denied_folders``: the jobs' folders whose drafts may not be given back, as of the last
-    look.  ``is_crowded``: the folder has too many temporary files, as of the last look.  ``late_merges``: the drafts
-    whose merges cannot be settled, as of the last look.  ``locked_merges``: since when (monotonic) other calls hold the
-    files of a merge, by drafts, as of the last look.  ``settled_merges``: the settled drafts of former owners' merges,
-    as of the last complete look.  ``pauses``: the pause and its beginning (wall time), by jobs' folders that may not be
-    deleted, as of the last sweep.
+    look.  ``drafts``: the reads of drafts of merges, None before the first.  ``is_crowded``: the folder has too many
+    temporary files, as of the last look.  ``late_merges``: the drafts whose merges cannot be settled, as of the last
+    look.  ``locked_merges``: since when (monotonic) other calls hold the files of a merge, by drafts, as of the last
+    look.  ``settled_merges``: the settled drafts of former owners' merges, as of the last complete look.  ``pauses``:
+    the pause and its beginning (wall time), by jobs' folders that may not be deleted, as of the last sweep.
     """
 
     __slots__ = (
-        "denied_folders", "due", "is_crowded", "late_merges", "locked_merges", "merge_from", "pauses",
+        "denied_folders", "drafts", "due", "is_crowded", "late_merges", "locked_merges", "merge_from", "pauses",
         "settled_merges", "unread_from",
     )  # fmt: skip
 
@@ -57,6 +58,7 @@ class UpkeepState(RetentionState):
         self.merge_from: SegmentName | None = None
         self.unread_from: SegmentName | None = None
         self.denied_folders: frozenset[str] = frozenset()
+        self.drafts: IndexReads | None = None
         self.is_crowded = False
         self.late_merges: frozenset[str] = frozenset()
         self.locked_merges: dict[str, int] = {}

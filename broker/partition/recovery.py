@@ -59,6 +59,7 @@ class Takeover:
         "_note",
         "_noted",
         "_segments",
+        "_shortened",
         "_unread",
         "found",
         "losses",
@@ -81,6 +82,7 @@ class Takeover:
         self._indexed: set[SegmentName] = set()  # closed segments with a whole index, on storage or deferred
         self._unread: list[UnreadSegment] = []  # segments whose index is not known, and whose bytes were not read
         self._missing: dict[SegmentName, int] = {}  # closed segments without a file, and their end offsets
+        self._shortened: dict[SegmentName, tuple[int, int]] = {}  # their lost bytes, and all bytes
         self._note = note
         self._noted: SegmentEntry | None = None  # its index came by the note, and may not be on storage yet
         self.found = found
@@ -129,6 +131,7 @@ class Takeover:
         sound replica (CorruptData), FormatError for damage.
         """
         self._missing.clear()
+        self._shortened.clear()
         self.losses.clear()
         if not self._is_noted(effect):
             names = [entry.name for entry in effect.entries]
@@ -142,6 +145,7 @@ class Takeover:
             found, first = await asyncio.gather(
                 self._find_checkpoints(effect), first_base(self._context.fs, self._segments.path)
             )
+        self._report_shortened()
         base = max((c for c in found if c is not None), key=lambda c: c.order, default=None)
         log_start = max((c.log_start for c in found if c is not None), default=0)
         wall_ms = self._context.clock.now_ms()
@@ -277,7 +281,6 @@ class Takeover:
             index = await self._from_index(entry)
         except NoSuchFile:
             index = None
-            await self._check_length(entry)
         if index is not None or entry.name not in self._missing:
             return index
         return Checkpoint(
@@ -311,10 +314,17 @@ class Takeover:
         """Return the checkpoint in the segment's index; None if it is damaged. Raises NoSuchFile.
 
         The segment is then not scanned, so its length is checked on the way: it must be as long as when it was closed.
+        The check also ends before the error of an index that is gone.
         """
-        status, _ = await asyncio.gather(
-            self._context.fs.status(self._segments.path.idx(entry.name)), self._check_length(entry)
+        checked, status = await asyncio.gather(
+            self._check_length(entry),
+            self._context.fs.status(self._segments.path.idx(entry.name)),
+            return_exceptions=True,
         )
+        if checked is not None:
+            raise checked
+        if isinstance(status, BaseException):
+            raise status
         data = await self._context.fs.read(self._segments.path.idx(entry.name), 0, status.length)
         try:
             found = replace(await run_in_steps(decode_idx_steps(data)), is_full=True)
@@ -326,7 +336,10 @@ class Takeover:
             return None
 
     async def _check_length(self, entry: SegmentEntry) -> None:
-        """Report a closed segment that has lost bytes. The log's end is known, so the takeover goes on without them."""
+        """Note a closed segment that has lost bytes. The log's end is known, so the takeover goes on without them.
+
+        By its name: the check of an attempt that failed may end beside the next attempt's.
+        """
         path = self._segments.path.log(entry.name)
         try:
             length = (await self._context.fs.status(path)).length
@@ -334,8 +347,12 @@ class Takeover:
             self._missing[entry.name] = entry.end_offset
             return
         if length < entry.length:
-            text = "storage lost %d of the %d bytes of a segment"
-            self._lost(text, entry.length - length, entry.length, path=path)
+            self._shortened[entry.name] = entry.length - length, entry.length
+
+    def _report_shortened(self) -> None:
+        """Report closed segments that have lost bytes."""
+        for name, (lost, length) in self._shortened.items():
+            self._lost("storage lost %d of the %d bytes of a segment", lost, length, path=self._segments.path.log(name))
 
     def _report_missing(self, log_start: int) -> None:
         """Report closed segments without a file, unless retention may have removed them."""

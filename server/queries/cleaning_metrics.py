@@ -32,6 +32,11 @@ def cleaning_metrics(manager: LogCleanerManager[Any], totals: CleaningTotals) ->
         yield OwnMetric(
             "logs_not_cleaned", "Compacted logs that are not cleaned now, by reason", count, False, "reason", reason
         )
+    yield OwnMetric(
+        "logs_unsettled",
+        "Logs with a former owner's merge that cannot be settled: they are neither merged nor cleaned",
+        totals.waiting,
+    )
     yield OwnMetric("cleaning_rounds", "Cleanings of compacted logs that were completed", cleaner.rounds, True)
     yield OwnMetric("cleaning_bytes_before", "Bytes of segments that were cleaned", cleaner.bytes_before, True)
     yield OwnMetric("cleaning_bytes_after", "Bytes of the cleaned segments", cleaner.bytes_after, True)

@@ -12,7 +12,7 @@ import pytest
 from bmq.broker.cleanup import job_rounds, job_swap_checks
 from bmq.broker.cleanup.job_hold import HOLD_MS
 from bmq.broker.cleanup.job_rounds import SwapResult
-from bmq.broker.cleanup.job_swap_checks import DraftGroup
+from bmq.broker.cleanup.job_swap_checks import DraftGroup, SwapRequest
 from bmq.core.errors import ErrorCode
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Record, build_batch
@@ -30,9 +30,10 @@ from bmq.storage.filesystem import (
     write_once,
 )
 from bmq.storage.log_reader import LogReader
+from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx, encode_idx
 from tests.unit.broker.cleanup.compacted_logs import COMPACT, compacted, contents, put, update
-from tests.unit.broker.cleanup.jobs import COUNT, NEVER_DUE, CleaningJob, Story, refused, replace_cleaning
+from tests.unit.broker.cleanup.jobs import COUNT, JOB, NEVER_DUE, CleaningJob, Story, refused, replace_cleaning
 from tests.unit.broker.cleanup.upkeep import CLOCK, HOUR_MS, KEY, PATH, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
@@ -111,9 +112,6 @@ async def test_a_group_of_which_sources_have_expired_is_passed_over(*, is_one_by
     assert (await other.begin(story.owner)).dirty_bytes > 0, "what is left of the group is dirty"
 
 
-LOST = [CorruptData("no sound replica"), StorageUnavailable("no live replica")]
-
-
 def lose(owner: Owner, paths: Collection[str], error: StorageError, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lose the blocks of files: their names stay."""
     read = owner.steps.read
@@ -126,7 +124,6 @@ def lose(owner: Owner, paths: Collection[str], error: StorageError, monkeypatch:
     monkeypatch.setattr(owner.steps, "read", lost)
 
 
-@pytest.mark.parametrize("error", LOST, ids=repr)
 @pytest.mark.parametrize(
     ("lost", "stopped"),
     [
@@ -135,31 +132,62 @@ def lose(owner: Owner, paths: Collection[str], error: StorageError, monkeypatch:
         (["draft", "draft_index"], "its draft cannot be read"),
     ],
 )
-async def test_a_draft_that_storage_has_lost_is_not_asked_for_again(
-    lost: list[str], stopped: str, error: StorageError, monkeypatch: pytest.MonkeyPatch
+async def test_a_damaged_draft_is_not_asked_for_again(
+    lost: list[str], stopped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stop the swap: a job that gets an error of storage would ask until its time is over."""
+    """Stop the swap: a job that gets an error of storage would ask again for nothing."""
     story = await Story.of()
     await story.drafted()
     first = story.job.groups[0]
-    lose(story.owner, [getattr(first, name) for name in lost], error, monkeypatch)
+    lose(story.owner, [getattr(first, name) for name in lost], CorruptData("no sound replica"), monkeypatch)
     assert await story.job.swap(story.owner) == SwapResult(0, 0, f"{first.name}: {stopped}")
     assert await story.cleaned() == []
     assert await story.is_right()
 
 
-@pytest.mark.parametrize("error", LOST, ids=repr)
-async def test_a_swapped_index_that_storage_has_lost_shows_no_round(
-    error: StorageError, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_damaged_index_of_a_swapped_segment_shows_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again for a swap that is done."""
     story = await Story.of()
     await story.drafted()
     groups = story.job.groups[:1]
     assert await story.job.swap(story.owner, groups) == SwapResult(1, 0)
-    lose(story.owner, [PATH.idx(groups[0].name)], error, monkeypatch)
+    lose(story.owner, [PATH.idx(groups[0].name)], CorruptData("no sound replica"), monkeypatch)
     result = await story.job.swap(story.owner, groups)
     assert (result.swapped, "cleaned by another round" in result.stopped) == (0, True)
+
+
+@pytest.mark.parametrize("lost", ["draft", "draft_index", "swapped"])
+async def test_a_job_asks_again_while_the_datanodes_of_one_file_restart(
+    lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raise the error of storage: a swap that stops ends the round, and the job deletes its drafts."""
+    story = await Story.of()
+    await story.drafted()
+    first = story.job.groups[0]
+    if lost == "swapped":
+        await story.job.swap(story.owner, [first])  # its response is lost
+    path = PATH.idx(first.name) if lost == "swapped" else getattr(first, lost)
+    with monkeypatch.context() as patch:
+        lose(story.owner, [path], StorageUnavailable("its datanodes restart"), patch)
+        with pytest.raises(StorageUnavailable, match="restart"):
+            await story.job.swap(story.owner)
+    assert await story.job.swap(story.owner) == SwapResult(len(story.job.groups), 0)
+    assert await story.is_right()
+
+
+async def test_tombstones_are_judged_again_once_the_index_of_a_source_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise the error of storage also for the index of a cleaned source, which tells its delete horizon."""
+    story = await Story.of()
+    await story.drafted()
+    await story.job.swap(story.owner)
+    listed = [one async for one in walk(story.world.reading, PATH) if one.is_live and one.name.cleaning]
+    request = SwapRequest(driver=story.owner.driver, job=JOB, end=COUNT, swap_until_ms=0, segments=[], left_below=COUNT)
+    checks = story.owner.janitor.job_rounds._checks
+    with monkeypatch.context() as patch:
+        lose(story.owner, [PATH.idx(listed[0].name)], StorageUnavailable("its datanodes restart"), patch)
+        with pytest.raises(StorageUnavailable, match="restart"):
+            await checks.check_tombstones(request, story.job.groups[0], listed)
+    await checks.check_tombstones(request, story.job.groups[0], listed)
 
 
 async def test_a_swap_in_an_outage_is_to_be_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

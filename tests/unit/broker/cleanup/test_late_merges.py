@@ -36,7 +36,7 @@ from bmq.storage.log_segments import walk
 from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, Found, allow, compacted, contents, update
 from tests.unit.broker.cleanup.jobs import NEVER_DUE, CleaningJob, Story, refused
 from tests.unit.broker.cleanup.late_merges import PATIENT, begun_merge, drafts, lose, write_draft
-from tests.unit.broker.cleanup.upkeep import CONFIG, KEY, PATH, SMALL, Owner, World
+from tests.unit.broker.cleanup.upkeep import CONFIG, HOUR_MS, KEY, PATH, SMALL, Owner, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.leaves_tasks]
 
@@ -103,6 +103,45 @@ async def test_a_late_call_of_a_merge_whose_draft_is_lost_loses_no_record(gone: 
     await asyncio.wait({zombie}, timeout=5)
     assert refusals == []
     assert (await contents(world, 0, 14))[0] == last
+
+
+async def test_a_lost_draft_is_read_some_times_an_hour_and_its_deletion_ends_the_wait() -> None:
+    """Remember the verdict: three jobs look each minute, and a failing read holds the janitor up for ten seconds."""
+    world = World()
+    first, last, _, zombie, _ = await begun_merge(world)
+    second = await compacted(world, "b")
+    reads = lose(second, StorageUnavailable("no live replica"), ".join-")
+    for _ in range(60):
+        await second.round(RETRY_S)
+    assert 4 <= reads.total() <= 7
+    zombie.cancel()
+    first.die()
+    (draft,) = await drafts(world)
+    await world.reading.delete(f"{PATH.folder}/{draft}")
+    for _ in range(3):
+        await second.round(RETRY_S)
+    assert second.janitor.cleaning.cleaner.rounds == 1
+    assert (await contents(world, 0, 14))[0] == last
+
+
+async def test_a_log_that_waits_is_counted_and_swept_though_it_is_not_compacted() -> None:
+    """Count the log for operators, and delete other leftovers of the former owner beside the draft."""
+    world = World()
+    await begun_merge(world)
+    deleting = replace(COMPACT, cleaning=replace(COMPACT.cleaning, is_compacted=False), segment_bytes=1_400)
+    second = await world.owner("b", deleting, BRISK)
+    lose(second, CorruptData("no sound replica"), ".join-")
+    await write_once(world.reading, f"{PATH.folder}/.spare-00000001-0099-a", b"")
+    for _ in range(8):  # a sweep comes every six hours
+        await second.round(HOUR_MS / 1000)
+    assert finish_steps(second.janitor.cleaning.totals()).waiting == 1
+    assert [name[:6] for name in await world.names() if name.startswith(".")] == [".join-"]
+    (draft,) = await drafts(world)
+    await world.reading.delete(f"{PATH.folder}/{draft}")
+    for _ in range(3):
+        await second.round(RETRY_S)
+    assert finish_steps(second.janitor.cleaning.totals()).waiting == 0
+    assert second.janitor.files_merged > 0
 
 
 async def test_a_lost_draft_whose_file_is_gone_holds_nothing_up() -> None:

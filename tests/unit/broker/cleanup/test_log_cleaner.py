@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +23,8 @@ from bmq.meta.ownership import Swap
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.cleaning.cleaned_file import CleanedFileWriter
 from bmq.storage.cleaning.plan import Reason
-from bmq.storage.filesystem import CorruptData, NoSuchFile, StorageError, StorageUnavailable, write_once
+from bmq.storage.filesystem import CorruptData, FileStatus, NoSuchFile, StorageError, StorageUnavailable, write_once
+from bmq.storage.layout import JOURNALS
 from bmq.storage.log_reader import LogReader
 from bmq.storage.log_segments import walk
 from bmq.storage.segment import decode_idx
@@ -439,6 +442,52 @@ async def test_a_busy_log_with_a_lost_block_is_read_once_an_hour(
     assert tried == before > 0
     assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 1
     is_lost = False
+    for _ in range(3):
+        await asyncio.sleep(1_800)
+        await owner.rounds()
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 0
+    assert (await contents(world, 0, owner.watermark))[0] == last
+
+
+@pytest.mark.parametrize("error", [StorageUnavailable("no live replica"), CorruptData("no sound replica")], ids=repr)
+async def test_a_busy_log_reads_lost_indexes_once_an_hour(error: StorageError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember lost indexes, and the file that showed that it is no outage: a failing read takes ten seconds."""
+    world = World()
+    owner = await compacted(world, config=replace(COMPACT, file_delete_delay_ms=1 << 40))
+    owner.wiring.may_clean = lambda: False
+    last = await update(owner, 60)
+    names = [one.name async for one in walk(world.reading, PATH) if one.is_live]
+    lost = {path for name in names[5:25] for path in (PATH.idx(name), PATH.log(name))}
+    read, list_names = owner.steps.read, owner.steps.list
+    reads, lists = Counter[str](), Counter[str]()
+
+    async def lossy(place: str, position: int, length: int) -> bytes:
+        if place in lost:
+            reads[place[-3:]] += 1
+            await asyncio.sleep(0.5)
+            raise error
+        return await read(place, position, length)
+
+    def listed(path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
+        lists[path] += 1
+        return list_names(path, after=after)
+
+    monkeypatch.setattr(owner.steps, "read", lossy)
+    monkeypatch.setattr(owner.steps, "list", listed)
+    allow(owner)
+    for _ in range(5):
+        await owner.round(30)
+    assert finish_steps(owner.janitor.cleaning.totals()).uncleanable == 1
+    assert owner.janitor.cleaning.cleaner.rounds == 1, "up to the lost indexes"
+    before, failures = reads.copy(), owner.janitor.failures
+    for _ in range(120):
+        last |= await update(owner, 1)
+        await owner.round(60)
+    assert 20 <= (reads - before)["idx"] <= 60
+    assert owner.janitor.failures - failures <= 60, "a line tells it once an hour, too"
+    assert (reads - before)["log"] <= 8
+    assert lists[JOURNALS] <= 4
+    lost.clear()
     for _ in range(3):
         await asyncio.sleep(1_800)
         await owner.rounds()

@@ -16,7 +16,7 @@ from bmq.core.model import SegmentName
 from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable, write_once
 from bmq.storage.layout import JOURNALS
 from bmq.storage.log_segments import walk
-from tests.harness.loop import run
+from tests.harness.loop import VirtualLoop, run
 from tests.unit.broker.cleanup.upkeep import (
     CLOCK,
     CONFIG,
@@ -59,7 +59,7 @@ async def test_rule_10_retention_by_time_moves_the_start_then_deletes_after_the_
 async def test_an_index_that_storage_has_lost_holds_no_retention_up(
     error: type[StorageError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Take the time of the file, which is younger than its records; in an outage, wait."""
+    """Take the time of the file, which is younger than its records, after a day; in an outage, wait."""
     world = World()
     owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
     await owner.send(6)
@@ -73,12 +73,94 @@ async def test_an_index_that_storage_has_lost_holds_no_retention_up(
 
     monkeypatch.setattr(owner.steps, "read", lossy)
     await owner.round(HOUR_MS / 1000 + 10)
-    assert (owner.log_start > 0) == (not is_away)
+    assert owner.log_start == 0
     is_away = False
     for _ in range(3):
         await owner.round(61)
+    assert owner.log_start == 0
+    await hours(owner, 26)
     assert owner.log_start >= 3
     assert owner.janitor.failures > 0, "it is reported"
+
+
+@pytest.mark.parametrize("looks", [1, 20])
+@pytest.mark.parametrize("error", [CorruptData, StorageUnavailable])
+async def test_records_whose_index_was_away_do_not_expire_by_the_time_of_their_file(
+    error: type[StorageError], looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep records that are younger than their file, by their timestamps: a day without their indexes is not over."""
+    world = World()
+    owner = await world.owner("a", replace(SMALL, segment_bytes=200, retention_ms=HOUR_MS))
+    for _ in range(6):
+        await owner.send(1, CLOCK.now_ms() + 30 * 24 * HOUR_MS)
+    await asyncio.sleep(2 * HOUR_MS / 1000)
+    read = owner.steps.read
+
+    async def lossy(path: str, position: int, length: int) -> bytes:
+        if path.endswith(".idx"):
+            raise error(f"{path}: its datanodes restart")
+        return await read(path, position, length)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.steps, "read", lossy)
+        await hours(owner, looks)
+        assert owner.janitor.failures > 0
+    await hours(owner, 30)
+    assert (owner.log_start, owner.watermark) == (0, 6)
+    assert await world.records(0, 6) == world.sent
+
+
+async def test_an_index_is_away_for_a_day_if_each_look_of_the_day_finds_it_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Begin the day again once the index could be read; looks beside a busy log do not shorten it."""
+    world = World()
+    owner = await world.owner("a", replace(SMALL, segment_bytes=200, retention_ms=HOUR_MS))
+    for _ in range(6):
+        await owner.send(1, CLOCK.now_ms() + 5 * 24 * HOUR_MS)
+    await asyncio.sleep(2 * HOUR_MS / 1000)
+    idx, read = PATH.idx(await anext(one.name async for one in walk(world.reading, PATH))), owner.steps.read
+    reads: list[float] = []
+    is_away = True
+
+    async def lossy(path: str, position: int, length: int) -> bytes:
+        if path == idx:
+            reads.append(asyncio.get_running_loop().time())
+        if path == idx and is_away:
+            raise StorageUnavailable(f"{path}: no replica")
+        return await read(path, position, length)
+
+    async def look(count: int) -> None:
+        """Look ten times an hour, as beside a busy log."""
+        for _ in range(10 * count):
+            owner.configure(retention_ms=owner.driver.machine.config.retention_ms + 1)
+            await owner.round(361)
+
+    monkeypatch.setattr(owner.steps, "read", lossy)
+    allow_days(4)
+    await look(23)
+    assert len(reads) <= 24, "a failing read takes long: one an hour"
+    is_away = False
+    await look(2)
+    is_away = True
+    await look(23)
+    assert owner.log_start == 0
+    await look(3)
+    assert owner.log_start == 1
+
+
+async def hours(owner: Owner, count: int) -> None:
+    """Run rounds for some hours."""
+    allow_days(3)
+    for _ in range(2 * count):
+        await owner.round(HOUR_MS / 2000 + 5)
+
+
+def allow_days(count: int) -> None:
+    """Let the test go on for some days."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.clock.go_on_for(24 * count * HOUR_MS / 1000)
 
 
 @pytest.mark.parametrize("harm", ["unreadable", "missing"])
@@ -122,7 +204,7 @@ async def test_a_segment_that_is_lost_with_its_index_holds_no_retention_up(
 ) -> None:
     """Tell an outage by files of other segments: behind the lost segment, or before the last segment."""
     world = World()
-    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS))
+    owner = await world.owner("a", replace(SMALL, retention_ms=HOUR_MS, file_delete_delay_ms=48 * HOUR_MS))
     await owner.send(9)
     await asyncio.sleep(1_000)
     assert owner.driver.machine.is_all_closed
@@ -135,8 +217,7 @@ async def test_a_segment_that_is_lost_with_its_index_holds_no_retention_up(
         return await read(path, position, length)
 
     monkeypatch.setattr(owner.steps, "read", lossy)
-    for _ in range(3):
-        await owner.round(HOUR_MS / 1000 + 10)
+    await hours(owner, 30)
     assert owner.log_start == owner.watermark == 9
 
 
@@ -158,9 +239,8 @@ async def test_neighbours_that_are_lost_with_their_indexes_hold_no_retention_up(
         return await read(path, position, length)
 
     monkeypatch.setattr(owner.steps, "read", lossy)
-    for _ in range(3):
-        await owner.round(HOUR_MS / 1000 + 10)
-    assert owner.log_start == owner.watermark == sent
+    await hours(owner, 27)
+    assert owner.log_start == owner.watermark == sent, "the day is the same for all of them"
 
 
 async def test_a_file_without_bytes_does_not_show_that_storage_serves_reads() -> None:

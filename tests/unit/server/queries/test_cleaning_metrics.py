@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bmq.broker.cleanup.cleaning_status import Obstacle, Outcome, count_logs
 from bmq.console.state import OwnMetric
 from bmq.core.aio.steps import finish_steps
@@ -15,7 +17,7 @@ def test_a_brokers_numbers_have_kafkas_names_where_kafka_has_them() -> None:
     cleaner = manager.cleaner
     cleaner.rounds, cleaner.bytes_before, cleaner.bytes_after = 4, 500, 60
     manager.swapper.swaps_done = 7
-    totals = finish_steps(count_logs(logs, 0))
+    totals = replace(finish_steps(count_logs(logs, 0)), waiting=2)
     metrics = cleaning_metrics(manager, totals)
     found = [each for each in metrics if isinstance(each, OwnMetric)]
     numbers = {f"{each.name}{each.label_value and '.' + each.label_value}": each.value for each in found}
@@ -23,6 +25,7 @@ def test_a_brokers_numbers_have_kafkas_names_where_kafka_has_them() -> None:
         "kafka_log_logcleanermanager_uncleanable_partitions_count": 1,
         "logs_not_cleaned.level": 1,
         "logs_not_cleaned.damaged": 1,
+        "logs_unsettled": 2,
         "cleaning_rounds": 4,
         "cleaning_bytes_before": 500,
         "cleaning_bytes_after": 60,
