@@ -142,8 +142,8 @@ class CleaningTotals:
 
     ``uncleanable``: logs that damage stops, or whose last round failed, as in Kafka.
     ``max_dirty_percent``: the largest dirty ratio.  ``max_delay_s``: the seconds by which the oldest dirty record is
-    past max.compaction.lag.ms, 0 if none is.  ``waiting``: logs, compacted or not, with a former owner's merge that
-    cannot be settled.
+    past max.compaction.lag.ms, 0 if none is.  ``waiting``: logs, compacted or not, with an unsettled merge of a
+    former owner.
     """
 
     uncleanable: int

@@ -167,7 +167,7 @@ class LogCleanerManager(Generic[L]):
         return state.closed
 
     def totals(self) -> Steps[CleaningTotals]:
-        """Return the numbers of the compacted logs as of their last looks, and of the waiting logs, in steps."""
+        """Return the numbers of the compacted logs, and of waiting logs, as of the last looks, in steps."""
         waiting = 0
 
         def log(state: L) -> tuple[Outcome, int] | None:

@@ -34,7 +34,7 @@ def cleaning_metrics(manager: LogCleanerManager[Any], totals: CleaningTotals) ->
         )
     yield OwnMetric(
         "logs_unsettled",
-        "Logs that are neither merged nor cleaned: nobody can settle a former owner's merge",
+        "Logs neither merged nor cleaned because of a former owner's unsettled merge",
         totals.waiting,
     )
     yield OwnMetric("cleaning_rounds", "Cleanings of compacted logs that were completed", cleaner.rounds, True)
