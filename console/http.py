@@ -267,12 +267,21 @@ class _Pages:
         self._rendering = asyncio.Lock()
 
     async def healthz(self, request: web.Request) -> web.Response:
-        return _health(*self._state.is_alive(), is_known=request[ACCESS].is_known)
+        return self._health(request, *self._state.is_alive())
 
     async def readyz(self, request: web.Request) -> web.Response:
         """Respond 200 even if a part does not work: without this process, more would fail."""
         await self._state.count()
-        return _health(*self._state.is_ready(), is_known=request[ACCESS].is_known)
+        return self._health(request, *self._state.is_ready())
+
+    def _health(self, request: web.Request, is_well: bool, reason: str) -> web.Response:
+        """Return the response.  A client that has not logged in where others do learns of a start or an end alone."""
+        if not request[ACCESS].is_known:
+            known = "log in to see the reason" if self._state.is_open() else "this process is starting or ending"
+            reason = "" if is_well else known
+        if is_well:
+            return web.json_response({"status": "degraded" if reason else "ok", "message": reason})
+        return _error(503, "unavailable", reason)
 
     async def metrics(self, request: web.Request) -> web.Response:
         async with self._rendering:
@@ -299,15 +308,6 @@ class _Pages:
     async def members(self, request: web.Request) -> object:
         status = await self._state.operations.status()
         return {"members": status["members"], "is_from_leader": status["is_from_leader"]}
-
-
-def _health(is_well: bool, reason: str, *, is_known: bool) -> web.Response:
-    """Return the response; a client that has not logged in where others do gets no reason."""
-    if not is_known:
-        reason = "" if is_well else "log in to see the reason"
-    if is_well:
-        return web.json_response({"status": "degraded" if reason else "ok", "message": reason})
-    return _error(503, "unavailable", reason)
 
 
 def _as_json(handler: Callable[[web.Request], Awaitable[object]], *, status: int = 200) -> Handler:

@@ -141,14 +141,14 @@ class MemberWatch:
             loss = Loss.LEFT if member.is_draining else Loss.GONE
         self._stalled.forget(incarnation)
         if is_registered:
-            self._silent.forget(incarnation)
+            self._silent.gone(incarnation)
         else:
             self._forget(incarnation)
         return loss
 
     def _forget(self, incarnation: str) -> None:
         self._members.pop(incarnation, None)
-        self._silent.forget(incarnation)
+        self._silent.gone(incarnation)
 
     def responded(self, incarnation: str, now: float) -> bool:
         """Note that the member has answered a probe.  Returns whether it was unproven until now."""

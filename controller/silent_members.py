@@ -17,7 +17,7 @@ class SilentMembers:
 
     def __init__(self) -> None:
         self._since: LruCache[str, float] = LruCache(SILENT_MAX)
-        self._unproven: dict[str, float] = {}
+        self._unproven: dict[str, tuple[float, float]] = {}  # since when it did not respond, and when it joined again
 
     @property
     def unproven(self) -> Set[str]:
@@ -32,13 +32,16 @@ class SilentMembers:
         """Note that a member joined: it has to answer a probe if it was silent before."""
         since = self._since.pop(incarnation)
         if since is not None:
-            self._unproven[incarnation] = now - since
+            self._unproven[incarnation] = since, now
 
     def responded(self, incarnation: str) -> float | None:
         """Note a response; return for how many seconds the member was silent before it joined again, if it was."""
         self._since.pop(incarnation)
-        return self._unproven.pop(incarnation, None)
+        times = self._unproven.pop(incarnation, None)
+        return None if times is None else times[1] - times[0]
 
-    def forget(self, incarnation: str) -> None:
-        """Forget that a member has to answer a probe."""
-        self._unproven.pop(incarnation, None)
+    def gone(self, incarnation: str) -> None:
+        """Note that a member is gone.  If it had to answer a probe, it has to once it joins again."""
+        times = self._unproven.pop(incarnation, None)
+        if times is not None:
+            self.note(incarnation, times[0])

@@ -95,10 +95,10 @@ class AccessGate(NamedTuple):
         resource = request.match_info.route.resource
         if resource is None:  # no such path, or no such method: the router's own handler refuses it
             return USER
-        route = request.method, resource.canonical
-        if route == METRICS and not self.metrics_ask:
+        is_metrics = request.method in _READING and resource.canonical == METRICS[1]
+        if is_metrics and not self.metrics_ask:
             return Right(Who.ANYONE)
-        return right_of(*route)
+        return right_of(request.method, resource.canonical)
 
     def open_early(self, request: web.Request) -> RequestAccess:
         """Return the access of a request to a process that is not open yet: nobody logs in there.

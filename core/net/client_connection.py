@@ -334,16 +334,18 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
     def _has_read(self) -> bool:
         return self._requests.is_blocked and self._progress.has_read(self.transport.get_write_buffer_size())
 
-    def is_stuck(self, now: float) -> bool:
+    def is_stuck(self, now: float, *, was_open: bool) -> bool:
         """Return whether it has kept bytes for STUCK_S seconds, and only its client can change that.
 
         A client must read its responses also while it waits for the budget: requests behind them keep the gate shut.
+        ``was_open``: the gate was open for moments.  Then nothing else counts: a client that sends, or that waits for
+        its quota, was not in the way of others for as long.
         """
         if self._requests.is_running or not self._share.held:
             return False
         if self._requests.is_blocked:
             return self.slow_read_rate(now) is not None
-        return not self._share.is_gated and self._progress.is_stuck(now)
+        return not (was_open or self._share.is_gated) and self._progress.is_stuck(now)
 
     def forget_pauses(self) -> None:
         """Forget how its client read before the present pause of writing: others have begun to wait for memory."""

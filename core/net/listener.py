@@ -110,6 +110,7 @@ class Listener:
         self._idle_s = config.connections_max_idle_ms / 1000 if in_order else SILENCE_S
         self._tick_s = max(0.01, min(STUCK_S / 4, self._idle_s / 16)) if self._idle_s >= 0 else STUCK_S / 4
         self._times_shut = 0  # as the last tick saw it
+        self._shut_since = 0.0  # the tick that saw this number first
         # The first and the last tick at which the gate of requests was shut, or had been since the tick before.  A new
         # first tick follows STUCK_S seconds with the gate open.
         self._shut_ticks = (-math.inf, -math.inf)
@@ -421,8 +422,9 @@ class Listener:
         if self._is_response_room_wanted():
             for connection in [each for each in self.connections if each.slow_read_rate(now) is not None]:
                 self._close_stuck(connection, "memory for responses", "does not read its responses")
-        before, self._times_shut = self._times_shut, self.budget.times_shut
-        if not self.budget.is_shut and before == self._times_shut:
+        if self._times_shut != self.budget.times_shut:
+            self._times_shut, self._shut_since = self.budget.times_shut, now
+        elif not self.budget.is_shut:
             return
         first, last = self._shut_ticks
         if now - last >= STUCK_S:
@@ -431,7 +433,9 @@ class Listener:
                 connection.forget_pauses()
         self._shut_ticks = (first, now)
         if now - first >= STUCK_S:
-            for connection in [each for each in self.connections if each.is_known and each.is_stuck(now)]:
+            was_open = now - self._shut_since < STUCK_S
+            known = (each for each in self.connections if each.is_known)
+            for connection in [each for each in known if each.is_stuck(now, was_open=was_open)]:
                 why = "is over its quota, and " if connection.is_muted else ""
                 self._close_stuck(connection, "queued.max.request.bytes", f"{why}keeps its requests' bytes")
 

@@ -148,6 +148,16 @@ def test_an_unproven_member_whose_key_goes_and_comes_back_is_probed_again() -> N
     assert not w.unproven
 
 
+def test_an_unproven_member_that_goes_before_the_end_of_its_probe_is_unproven_when_it_joins_again() -> None:
+    w = silent()
+    w.gone("m", 102.0)
+    assert w.seen(member(), 7, 103.0) == [*ARRIVED, *PROBE]
+    assert w.gone("m", 104.0) == DEAD
+    w.lost("m", 0, is_registered=False)
+    assert w.seen(member(), 9, 105.0) == [*ARRIVED, *PROBE]
+    assert w.unproven == {"m"}
+
+
 def test_an_unproven_member_that_a_probe_says_nothing_about_is_probed_again() -> None:
     """A leader without descriptors cannot ask: its member has neither responded nor kept silent."""
     w = unproven()

@@ -18,14 +18,17 @@ def test_a_member_that_joins_after_a_silence_is_unproven_until_it_responds() -> 
     assert not silent.unproven, "its silence is over"
 
 
-def test_an_unproven_member_that_is_gone_is_forgotten() -> None:
+def test_an_unproven_member_that_is_gone_is_unproven_again_once_it_joins() -> None:
     silent = SilentMembers()
     silent.note("a", 5.0)
     silent.joined("a", 8.0)
-    silent.forget("a")
-    silent.forget("never-silent")
+    silent.gone("a")
+    silent.gone("never-silent")
     assert not silent.unproven
-    assert silent.responded("a") is None
+    silent.joined("a", 11.0)
+    silent.joined("never-silent", 11.0)
+    assert silent.unproven == {"a"}
+    assert silent.responded("a") == 6.0
 
 
 def test_the_silence_of_a_bounded_number_of_members_is_known() -> None:

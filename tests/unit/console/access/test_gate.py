@@ -265,9 +265,19 @@ async def test_metrics_that_need_a_right_wait_for_the_start(
         assert (await browser("GET", "/metrics")).status == status
 
 
-async def test_the_reasons_of_a_process_that_is_starting_are_for_users_who_log_in() -> None:
-    starting = replace(state(), is_open=lambda: False, is_ready=lambda: (False, "starting"))
+async def test_a_process_that_is_starting_says_so_and_tells_nobody_more_where_users_log_in() -> None:
+    """No password is checked there, so a user cannot log in."""
+    starting = replace(state(), is_open=lambda: False, is_ready=lambda: (False, "no shard of 10.0.0.1 is loaded"))
     async with serving(NOBODY_ASKED, starting) as browser:
-        assert (await browser("GET", "/readyz")).json["message"] == "starting"
+        assert (await browser("GET", "/readyz")).json["message"] == "no shard of 10.0.0.1 is loaded"
     async with serving(Users().config(), starting) as browser:
-        assert (await browser("GET", "/readyz", basic=ALICE)).json["message"] == "log in to see the reason"
+        found = await browser("GET", "/readyz", basic=ALICE)
+        assert (found.status, found.json["message"]) == (503, "this process is starting or ending")
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_who_may_get_metrics_may_ask_for_their_head(is_open: bool) -> None:
+    open_metrics = Users().config(metrics_ask=False)
+    async with serving(open_metrics, replace(state(), is_open=lambda: is_open, authorizer=Acls())) as browser:
+        for method in ("GET", "HEAD"):
+            assert (await browser(method, "/metrics")).status == 200

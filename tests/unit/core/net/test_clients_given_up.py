@@ -225,6 +225,41 @@ async def test_clients_that_let_the_gate_open_for_moments_are_closed_if_they_rea
     world.listener.close()
 
 
+@pytest.mark.parametrize("kind", ["sends a large frame", "waits for its quota"])
+async def test_a_client_that_does_not_keep_the_gate_shut_stays_though_it_shuts_for_moments(kind: str) -> None:
+    """A gate that shuts between two reads of the client is shut for others only."""
+    limit, seconds = 32 << 20, int(3 * STUCK_S)
+    world = World(queued_max_request_bytes=limit, socket_request_max_bytes=limit)
+    client, others = world.peer(), [world.peer() for _ in range(9)]
+    sent = memoryview(frame(1, size=seconds * LEAST_RATE * 2))
+    if kind == "waits for its quota":
+        client.connection.mute(2 * seconds)
+        client.send(frame(1) + frame(2))
+    for second in range(seconds):
+        if kind == "sends a large frame":
+            client.send(bytes(sent[: LEAST_RATE * 2]))
+            sent = sent[LEAST_RATE * 2 :]
+        if second % 5 == 0:
+            numbers = range(1_000 + 10 * second, 1_009 + 10 * second)
+            world.script.later(*numbers)
+            for other, number in zip(others, numbers, strict=True):
+                other.send(frame(number, size=limit // 8))
+            assert world.listener.budget.is_shut
+            await asyncio.sleep(0.01)
+            world.script.respond(*(number for number in numbers if number in world.script.begun))
+            await turn()
+            world.script.respond(
+                *(n for n in numbers if n in world.script.begun and not world.script.answers[n].done())
+            )
+            await turn()
+            assert not world.listener.budget.is_shut
+        await asyncio.sleep(1)
+    client.send(bytes(sent))
+    assert not client.is_gone
+    assert (1 in world.script.begun) is (kind == "sends a large frame")
+    world.listener.close()
+
+
 async def test_a_client_that_reads_fast_enough_keeps_its_connection_while_others_shut_the_gate() -> None:
     world = World(queued_max_request_bytes=1 << 20, socket_request_max_bytes=2 << 20)
     world.script.later(1, 3)
