@@ -338,8 +338,8 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         """Return whether it has kept bytes for STUCK_S seconds, and only its client can change that.
 
         A client must read its responses also while it waits for the budget: requests behind them keep the gate shut.
-        ``was_open``: the gate was open for moments.  Then nothing else counts: a client that sends, or that waits for
-        its quota, was not in the way of others for as long.
+        ``was_open``: the gate was open for moments.  Then only reading counts: a sending client, or a client over its
+        quota, was not in the way of others for as long.
         """
         if self._requests.is_running or not self._share.held:
             return False

@@ -23,7 +23,7 @@ The ``Listener`` closes a slow sender whose frames arrive below ``LEAST_RATE`` f
 the slowest first, and as many as are needed.  It looks every ``STUCK_S / 4`` and measures once more after a burst, so
 up to 33 s pass.  It closes a stuck reader that read below ``LEAST_RATE`` for ``STUCK_S`` of pauses of writing, and a
 client that kept its bytes for as long, with the gate shut.  For stuck readers, a gate that opens for less than
-``STUCK_S`` counts as shut: with almost seven eighths of the limit they would let it open for a moment, again and again.
+``STUCK_S`` counts as shut.  With almost seven eighths of the limit they would let it open for moments.
 
 The bound is the sum of five quarters of the limit, a frame of socket.request.max.bytes, and a read per sending
 connection.  A read has 64 KB of small frames, or a step of a large frame (``core.net.frames``).  A new connection waits
