@@ -48,6 +48,10 @@ IDX_OVERHEAD = len(IDX_MAGIC) + 2 * _LENGTH.size
 """The bytes of an ``.idx`` file around its checkpoint."""
 
 
+class EndsEarly(FormatError):
+    """An index that is the beginning of a whole one: its writer has not written the rest yet, or never will."""
+
+
 def encode_idx(checkpoint: Checkpoint) -> bytes:
     """Return the content of an ``.idx`` file."""
     return finish_steps(encode_idx_steps(checkpoint))
@@ -74,14 +78,16 @@ def decode_idx(data: bytes) -> Checkpoint:
 def decode_idx_steps(data: bytes, *, with_producers: bool = True) -> Steps[Checkpoint]:
     """Do the same as ``decode_idx``, with pauses; arguments as in ``checkpoint.decode_steps``."""
     is_cleaned = data[:8] == CLEANED_IDX_MAGIC
+    if len(data) < 12 and IDX_MAGIC.startswith(data[:8]):
+        raise EndsEarly("index ends early")
     if data[:8] != IDX_MAGIC and not is_cleaned:
         raise FormatError(f"not an index: begins with {bytes(data[:8])!r}")
     if len(data) < 12:
-        raise FormatError("index ends early")
+        raise EndsEarly("index ends early")
     (length,) = _LENGTH.unpack_from(data, 8)
     body = memoryview(data)[12 : 12 + length]
     if len(body) != length or len(data) < 16 + length:
-        raise FormatError(f"index ends early: {len(data)} bytes, expected {16 + length}")
+        raise EndsEarly(f"index ends early: {len(data)} bytes, expected {16 + length}")
     if crc32c(body) != _LENGTH.unpack_from(data, 12 + length)[0]:
         raise FormatError("index CRC does not match")
     if not is_cleaned:

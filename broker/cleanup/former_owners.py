@@ -57,7 +57,6 @@ from bmq.storage.filesystem import (
     Lease,
     LeaseLost,
     NoSuchFile,
-    OutOfSpace,
     StorageError,
     StorageUnavailable,
     Unjoinable,
@@ -65,6 +64,7 @@ from bmq.storage.filesystem import (
 )
 from bmq.storage.layout import PartitionPath, base_name
 from bmq.storage.log_segments import ListedSegment, walk
+from bmq.storage.segment import EndsEarly
 
 _log = logging.getLogger(__name__)
 
@@ -255,8 +255,8 @@ class FormerOwners:
             return True  # no process writes such a file, or the call finds no target
         merged = await self._reads(state).read(target, draft)
         if isinstance(merged, Unread):
-            if isinstance(merged.error, StorageError):  # else the draft is incomplete
-                late[draft] = f"storage has lost the draft: {merged.error!r}"
+            if not isinstance(merged.error, EndsEarly | None):  # else the draft is incomplete, or has gone
+                late[draft] = f"the draft is lost or damaged: {merged.error!r}"
             return draft not in late
         members, is_half_done = await self._members(state, merged)
         if len(members) < 2 or merged.end_offset <= machine.log_start:
@@ -279,8 +279,8 @@ class FormerOwners:
             return False  # its writer was faster, or is under way: the next look finds the files that are left
         except Unjoinable:
             return True  # refused to its writer, too
-        except (StorageUnavailable, OutOfSpace):
-            raise  # its writer's call succeeds once storage is back, or has room
+        except StorageUnavailable:
+            raise  # its writer's call succeeds once storage is back
         except LeaseLost as error:
             locked[draft] = error
             return False

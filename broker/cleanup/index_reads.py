@@ -37,8 +37,8 @@ _File = tuple[int, int, int]
 class Unread(NamedTuple):
     """An index that cannot be read.
 
-    ``looks``: failed reads in a row, at least ``AGAIN_MS`` apart, while storage served other files; 0 for a missing or
-    damaged index.  ``again_ms``: the time (monotonic) of the next read.  ``error``: the error of the last read.
+    ``looks``: failed reads in a row, one to two ``AGAIN_MS`` apart, while storage served other files; 0 for a missing
+    or damaged index.  ``again_ms``: the time (monotonic) of the next read.  ``error``: the error of the last read.
     """
 
     looks: int
@@ -95,8 +95,11 @@ class IndexReads:
         if index is not None or not failures:
             self._unread.pop(idx, None)
             return Unread(0, self._now_ms()) if index is None else index
-        looks = 0 if isinstance(failures[0], FormatError) else (known.looks if known is not None else 0) + 1
-        unread = Unread(looks, self._now_ms() + self._again_ms, failures[0])
+        now_ms = self._now_ms()
+        # An index that was not read for long may have been back meanwhile.
+        earlier = 0 if known is None or now_ms >= known.again_ms + self._again_ms else known.looks
+        looks = 0 if isinstance(failures[0], FormatError) else earlier + 1
+        unread = Unread(looks, now_ms + self._again_ms, failures[0])
         self._unread[idx] = file, unread
         return unread
 

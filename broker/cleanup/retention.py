@@ -221,7 +221,8 @@ class Retention(Generic[L]):
                 if end is None:
                     break
                 by_time = config.retention_ms != FOR_EVER
-                read.append(listed.name)
+                if by_time:
+                    read.append(listed.name)
                 timestamp, is_exact = await self._timestamp(state, listed) if by_time else (None, True)
                 found.append(Retained(listed.name.base, end, listed.length, timestamp))
                 total -= listed.length

@@ -11,7 +11,7 @@ import shutil
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -162,16 +162,11 @@ class LocalFileSystem:
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """Join files as ``FileSystem.concat``; this copies bytes, unlike HDFS.
 
-        It is atomic all the same.  See ``_concat`` for what a crash leaves.  A cancelled call ends with its thread:
-        else the thread would go on, and another call would find the files locked, or half of the sources.
+        It is atomic all the same.  See ``_concat`` for what a crash leaves.  The thread of a cancelled call goes on:
+        until its end, the next call of these files raises LeaseLost, or NoSuchFile.
         """
         check_concat(target, sources)
-        call = asyncio.ensure_future(self._do(target, lambda: self._concat(target, sources)))
-        try:
-            await asyncio.shield(call)
-        except asyncio.CancelledError:
-            await _ended(call)
-            raise
+        await self._do(target, lambda: self._concat(target, sources))
 
     async def probe(self, node: str) -> bool:
         """Return True: a folder has no nodes."""
@@ -524,15 +519,6 @@ def _has_no_writer(fd: int) -> bool:
     return True
 
 
-async def _ended(call: asyncio.Future[None]) -> None:
-    """Wait for the end of a call, also through further cancellations; drop its result."""
-    while not call.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait({call})
-    if not call.cancelled():
-        call.exception()  # its caller is gone; the files show how far the call came
-
-
 def _opened(stack: ExitStack, real: str, flags: int, mode: int = 0) -> int:
     fd = os.open(real, flags, mode)
     stack.callback(os.close, fd)
@@ -540,10 +526,11 @@ def _opened(stack: ExitStack, real: str, flags: int, mode: int = 0) -> int:
 
 
 def _opened_closed_file(stack: ExitStack, real: str, path: str) -> int:
+    """Open and lock a closed file.  Raises LeaseLost while another call or a writer has its lock."""
     fd = _opened(stack, real, _READ)
     take_lock(fd, path)
-    if is_open(os.fstat(fd)):
-        raise LeaseLost(f"{path} is open")
+    if is_open(os.fstat(fd)):  # not a LeaseLost: it has no writer whose end ends the refusal
+        raise StorageError(f"{path} is not closed, and has no writer: take the owner's right to write it (chmod u-w)")
     return fd
 
 

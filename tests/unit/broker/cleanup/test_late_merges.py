@@ -70,7 +70,7 @@ async def test_a_log_with_a_lost_draft_of_a_merge_waits_for_an_operator(
     assert await drafts(world) == [draft], "the sweep leaves the draft"
     (line,) = [record for record in caplog.records if LATE in record.message]
     assert draft in str(vars(line))
-    assert "storage has lost the draft" in str(vars(line))
+    assert "the draft is lost or damaged" in str(vars(line))
     assert finish_steps(second.janitor.cleaning.totals()).uncleanable == 1
     code, text = await refused(CleaningJob(world).begin(second))
     assert code is ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -103,6 +103,44 @@ async def test_a_late_call_of_a_merge_whose_draft_is_lost_loses_no_record(gone: 
     await asyncio.wait({zombie}, timeout=5)
     assert refusals == []
     assert (await contents(world, 0, 14))[0] == last
+
+
+async def test_a_late_call_of_a_merge_whose_draft_is_damaged_loses_no_record() -> None:
+    """A local root returns damaged bytes.  An incomplete draft is the beginning of a whole one."""
+    world = World()
+    _, last, gate, zombie, refusals = await begun_merge(world, 2 * HELD_MS // 1000)
+    (draft,) = await drafts(world)
+    content = world.storage.namespace.file(f"{PATH.folder}/{draft}").data
+    content[len(content) // 2] ^= 1
+    second = await compacted(world, "b", LAGGING)
+    for _ in range(6):
+        await second.round(RETRY_S)
+    assert second.janitor.queue.states[KEY].late_merges == {f"{PATH.folder}/{draft}"}
+    gate.set()
+    await asyncio.wait({zombie}, timeout=5)
+    assert refusals == []
+    assert (await contents(world, 0, 14))[0] == last
+
+
+async def test_other_leftovers_are_swept_while_there_is_no_room_for_a_merge(caplog: pytest.LogCaptureFixture) -> None:
+    """Only the sweep may give the bytes free that the merge lacks."""
+    world = World()
+    await begun_merge(world)
+    (draft,) = await drafts(world)
+    old = f"{PATH.folder}/.{(await names_of(world))[0]}.log.concat"
+    await write_once(world.reading, old, b"x" * 1_000)
+    second = await compacted(world, "b")
+    second.steps.concat = full  # type: ignore[method-assign]
+    for _ in range(30):
+        await second.round(600)
+    assert base_name(old) not in await world.names()
+    assert await drafts(world) == [draft]
+    (line,) = [record for record in caplog.records if LATE in record.message]
+    assert "no room" in str(vars(line))
+
+
+async def full(target: str, sources: Sequence[str]) -> None:
+    raise OutOfSpace("no room")
 
 
 async def test_a_lost_draft_is_read_some_times_an_hour_and_its_deletion_ends_the_wait() -> None:
@@ -187,7 +225,7 @@ async def test_an_owners_own_merge_whose_draft_is_lost_is_not_begun_again() -> N
 
     async def broken(path: str, *options: object) -> object:
         if base_name(path).startswith(".join-"):
-            await write_once(world.reading, path, b"half an index")
+            await write_once(world.reading, path, b"BMQIDX1\n half an index")
             owner.steps.read = read  # type: ignore[method-assign]
             raise StorageUnavailable("the pipeline broke")
         return await create(path, *options)  # type: ignore[arg-type]
@@ -560,16 +598,16 @@ async def merge_of_files_to_delete(
 ) -> tuple[World, Owner, Found, asyncio.Event, asyncio.Task[None]]:
     """Return an owner with a draft whose target is below the log start, as the first source is not.
 
-    Its disk was full at first, so the merge is still to come.  The delay of deletes is over.
+    Storage did not respond at first, so the merge is still to come.  The delay of deletes is over.
     """
     world = World()
     _, last, gate, zombie, _ = await begun_merge(world, segment_bytes=segment_bytes)
     second = await compacted(world, "b", config)
-    concat, is_full = second.steps.concat, True
+    concat, is_away = second.steps.concat, True
 
     async def maybe(target: str, sources: Sequence[str]) -> None:
-        if is_full:
-            raise OutOfSpace("no space left on device")
+        if is_away:
+            raise StorageUnavailable("the NameNode does not respond")
         await concat(target, sources)
 
     second.steps.concat = maybe  # type: ignore[method-assign]
@@ -579,7 +617,7 @@ async def merge_of_files_to_delete(
     if content == "lost":
         lose(second, CorruptData("no sound replica"), ".join-")
     await asyncio.sleep(COMPACT.file_delete_delay_ms / 1000)
-    is_full = False
+    is_away = False
     return world, second, last, gate, zombie
 
 
@@ -608,7 +646,7 @@ async def test_a_merge_does_not_get_into_a_file_that_is_being_deleted(
     await second.round(1)
     assert second.janitor._former_owners.merges_ended == second.janitor.files_merged == 0
     assert (await contents(world, 1, 14))[0] == last
-    reason = "storage has lost the draft" if content == "lost" else "is below the log start"
+    reason = "the draft is lost or damaged" if content == "lost" else "is below the log start"
     (line,) = [record for record in caplog.records if LATE in record.message]
     assert reason in str(vars(line))
 
@@ -705,7 +743,7 @@ async def test_an_owners_own_draft_does_not_keep_files_from_being_deleted(how: s
 
     async def torn(path: str, *options: object) -> object:
         if base_name(path).startswith(".join-"):
-            await write_once(world.reading, path, b"half an index")
+            await write_once(world.reading, path, b"BMQIDX1\n half an index")
             raise PipelineFailed("broken")
         return await create(path, *options)  # type: ignore[arg-type]
 

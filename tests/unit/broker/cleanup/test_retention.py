@@ -11,7 +11,7 @@ import pytest
 from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.cleanup.index_reads import is_outage
 from bmq.broker.cleanup.janitor import Janitor
-from bmq.broker.config import LogConfig
+from bmq.broker.config import FOR_EVER, LogConfig
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable, write_once
 from bmq.storage.layout import JOURNALS
@@ -146,6 +146,31 @@ async def test_an_index_is_away_for_a_day_if_each_look_of_the_day_finds_it_away(
     await look(23)
     assert owner.log_start == 0
     await look(3)
+    assert owner.log_start == 1
+
+
+async def test_a_day_of_looks_has_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks by size alone read no index.  What was away before them may have been back."""
+    world = World()
+    owner = await world.owner("a", replace(SMALL, segment_bytes=200, retention_ms=HOUR_MS))
+    for _ in range(6):
+        await owner.send(1, CLOCK.now_ms() + 30 * 24 * HOUR_MS)
+    idx, read = PATH.idx(await anext(one.name async for one in walk(world.reading, PATH))), owner.steps.read
+
+    async def lossy(path: str, position: int, length: int) -> bytes:
+        if path == idx:
+            raise StorageUnavailable(f"{path}: no replica")
+        return await read(path, position, length)
+
+    monkeypatch.setattr(owner.steps, "read", lossy)
+    allow_days(9)
+    await hours(owner, 23)
+    owner.configure(retention_ms=FOR_EVER, retention_bytes=1 << 30)
+    await hours(owner, 4)
+    owner.configure(retention_ms=HOUR_MS)
+    await hours(owner, 20)
+    assert owner.log_start == 0
+    await hours(owner, 8)
     assert owner.log_start == 1
 
 
