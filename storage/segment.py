@@ -49,7 +49,7 @@ IDX_OVERHEAD = len(IDX_MAGIC) + 2 * _LENGTH.size
 
 
 class EndsEarly(FormatError):
-    """An index that is the beginning of a whole one: its writer has not written the rest yet, or never will."""
+    """The beginning of an index, without the rest: its writer has not written the rest yet, or never will."""
 
 
 def encode_idx(checkpoint: Checkpoint) -> bytes:

@@ -11,11 +11,11 @@ import pytest
 from bmq.broker.cleanup.config import JanitorConfig
 from bmq.broker.cleanup.index_reads import is_outage
 from bmq.broker.cleanup.janitor import Janitor
-from bmq.broker.config import FOR_EVER, LogConfig
+from bmq.broker.config import LogConfig
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import CorruptData, StorageError, StorageUnavailable, write_once
 from bmq.storage.layout import JOURNALS
-from bmq.storage.log_segments import walk
+from bmq.storage.log_segments import FOR_EVER, walk
 from tests.harness.loop import VirtualLoop, run
 from tests.unit.broker.cleanup.upkeep import (
     CLOCK,
