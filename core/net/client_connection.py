@@ -45,7 +45,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
     connections share a receive buffer.
     """
 
-    __slots__ = ("_frames", "_is_malformed", "_is_reading", "_is_refused", "_mute_timer", "_muted_until", "_mutes",
+    __slots__ = ("_frames", "_is_malformed", "_is_reading", "_is_refused", "_mute_timer", "_muted_until",
                  "_on_close", "_on_open", "_outliving", "_progress", "_share", "client_id", "client_software", "host",
                  "peer", "session")  # fmt: skip
 
@@ -75,7 +75,6 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         self._is_reading = True
         self._is_refused = False  # no further request begins, and the listener closes it soon
         self._muted_until = 0.0
-        self._mutes = 0
         self._outliving = 0  # requests, as counted last
         self._mute_timer: asyncio.TimerHandle | None = None
 
@@ -115,12 +114,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         A principal with too many connections loses this one soon: nothing more is read then.  Nothing is read either
         while the memory for requests is used up: a first read counts only once it has come.
         """
-        mutes = self._mutes
         self._listener.identified(self)
-        if self._mutes != mutes:  # the listener mutes a connection that it refuses, until it closes the connection
-            self._is_refused = True
-            if self._requests.is_draining:  # no mute holds its requests back
-                self.close()
         if self.is_muted or (self._share.budget.is_tight and self._is_reading and not self.is_closed):
             self._read_or_pause()
 
@@ -141,7 +135,6 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
 
     def mute(self, seconds: float) -> None:
         """Mute the client.  Reading pauses at the end of the event in progress, like all that a request changes."""
-        self._mutes += 1
         loop = self._listener.loop
         until = loop.time() + seconds
         if self.is_closed or self._requests.is_draining or until <= self._muted_until:
@@ -151,6 +144,14 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         self._requests.muted()
         self._muted_until = until
         self._mute_timer = loop.call_at(until, self._unmute)
+
+    def refuse(self, seconds: float) -> None:
+        """Begin no further request: the listener closes the connection within so many seconds."""
+        self._is_refused = True
+        if self._requests.is_draining:  # no mute holds its requests back
+            self.close()
+        else:
+            self.mute(seconds)
 
     def unmute(self) -> None:
         if self._mute_timer is not None:

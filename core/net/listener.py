@@ -325,8 +325,8 @@ class Listener:
     def _close_later(self, connection: ClientConnection, wait_s: float) -> None:
         """Read nothing more of a connection, and close it after so many seconds, or sooner if its place is needed."""
         self._newcomers.refuse(connection)
-        connection.mute(wait_s + 1)  # closed before that is over
         connection.on_close(self.loop.call_later(wait_s, connection.close).cancel)
+        connection.refuse(wait_s + 1)  # closed before that is over
 
     def identified(self, connection: ClientConnection) -> None:
         """Count a connection for the principal of its session; close it after a while if that has too many.
