@@ -144,26 +144,12 @@ async def _read(fs: FileSystem, path: str, length: int, failed: Callable[[str, E
 async def read_segment_idx(
     fs: FileSystem, path: PartitionPath, name: SegmentName, failed: Callable[[str, Exception], None]
 ) -> Checkpoint | None:
-    """Return the checkpoint in the index of a segment, as ``read_other_idx`` does."""
-    return await read_other_idx(fs, path, name, path.idx(name), path.log(name), failed)
+    """Do the same as ``read_idx`` for the index of a segment; return None also if storage has lost the file.
 
-
-async def read_other_idx(
-    fs: FileSystem,
-    path: PartitionPath,
-    name: SegmentName,
-    idx: str,
-    twin: str,
-    failed: Callable[[str, Exception], None],
-) -> Checkpoint | None:
-    """Do the same as ``read_idx`` for an index of the segment ``name``; return None also if storage has lost the file.
-
-    ``idx``: the path of this index, which may be a draft.  ``twin``: another file, as of ``is_outage``.  ``failed`` is
-    called for a lost file, too, with the StorageError.  Raises StorageError, as in an outage.
+    ``failed`` is called for a lost file, too, with the StorageError.  Raises StorageError, as in an outage.
     """
-    return await _read_in_service(
-        partial(read_idx, fs, idx, failed), idx, failed, partial(is_outage, fs, path, name, twin)
-    )
+    idx, is_away = path.idx(name), partial(is_outage, fs, path, name, path.log(name))
+    return await _read_in_service(partial(read_idx, fs, idx, failed), idx, failed, is_away)
 
 
 async def _read_in_service(
