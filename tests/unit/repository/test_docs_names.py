@@ -149,6 +149,7 @@ def test_attributes_that_a_page_names_exist(page: Path) -> None:
     assert {(owner, name) for owner, name in known if name not in attributes()[owner]} == set()
 
 
+@pytest.mark.slow
 def test_what_does_not_exist_is_found() -> None:
     assert "high_watermark" in attributes()["PartitionMachine"]
     assert "place" not in attributes()["AssignedPartition"]

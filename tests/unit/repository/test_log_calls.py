@@ -58,6 +58,7 @@ def test_lines_about_the_whole_process_exist() -> None:
     assert {event.text for event in events()} >= PROCESS_WIDE
 
 
+@pytest.mark.slow
 def test_texts_are_constants() -> None:
     """A text that is made for each line would be an event of its own each time, which nothing bounds."""
     made = [event for event in events() if not event.text and event.path not in PASSING_ON]

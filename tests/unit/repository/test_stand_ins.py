@@ -10,6 +10,8 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
+import pytest
+
 from tests.voice import ROOT, files
 
 BOUNDS = {
@@ -47,6 +49,7 @@ def found() -> Counter[str]:
     return +counts
 
 
+@pytest.mark.slow
 def test_no_folder_has_more_stand_ins_without_a_class_than_before() -> None:
     assert found() == BOUNDS
 

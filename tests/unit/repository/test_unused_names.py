@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.voice import ROOT, files
 from tests.voice_sentences import ROOMS as PRODUCT
 
@@ -111,6 +113,7 @@ def _unused() -> set[str]:
     return {f"{path}: {name}" for path, name in defined if name not in used and not name.startswith("__")}
 
 
+@pytest.mark.slow
 def test_each_name_of_the_product_is_used_by_it() -> None:
     assert _unused() == UNUSED
 

@@ -379,6 +379,7 @@ async def test_many_segments_in_a_row_wait_once_and_are_read_once(monkeypatch: p
         assert [batch.base_sequence for batch in last.batches] == list(range(max(0, n - 4), n + 1))
 
 
+@pytest.mark.slow
 async def test_the_work_goes_on_when_storage_is_back() -> None:
     row = Row(2)
     await row.write()
@@ -395,6 +396,7 @@ async def test_the_work_goes_on_when_storage_is_back() -> None:
     assert await row.index(1) is not None
 
 
+@pytest.mark.slow
 async def test_a_replica_that_cannot_be_read_after_an_outage_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a datanode that comes back later than the NameNode: the rounds of the outage have found no damage."""
     row = Row(1)

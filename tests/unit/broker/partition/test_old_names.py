@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import pytest
+
 from bmq.broker import events as ev
 from bmq.broker.events import Effect
 from bmq.broker.partition.machine import PartitionMachine
@@ -92,6 +94,7 @@ class Story:
                 assert self.pending[0].record == store.record
 
 
+@pytest.mark.slow
 def test_in_every_order_of_events_exactly_the_indexed_names_are_dropped() -> None:
     for events in itertools.product(EVENTS, repeat=4):
         story = Story()

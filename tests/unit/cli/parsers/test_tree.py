@@ -29,6 +29,7 @@ def loaded(script: str) -> list[str]:
     return done.stdout.splitlines()[-1].split()
 
 
+@pytest.mark.slow
 def test_help_of_all_commands_loads_nothing_heavy() -> None:
     """Print the help of every command in one process: users wait for it, and shells complete by it."""
     script = """
@@ -56,6 +57,7 @@ print([name for name in sys.modules if name.startswith("bmq.cli.parsers.")])
     assert done.stdout.splitlines()[-1] == "['bmq.cli.parsers.late', 'bmq.cli.parsers.tree']"
 
 
+@pytest.mark.slow
 def test_the_server_loads_no_client_of_commands_and_no_library_of_jobs() -> None:
     """Load what ``bmq serve`` runs: kafka-python comes with the schemas of messages, the commands' clients do not."""
     script = """

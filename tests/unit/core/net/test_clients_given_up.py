@@ -225,6 +225,7 @@ async def test_clients_that_let_the_gate_open_for_moments_are_closed_if_they_rea
     world.listener.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sends a large frame", "waits for its quota"])
 async def test_a_client_that_does_not_keep_the_gate_shut_stays_though_it_shuts_for_moments(kind: str) -> None:
     """A gate that shuts between two reads of the client is shut for others only."""
@@ -260,6 +261,7 @@ async def test_a_client_that_does_not_keep_the_gate_shut_stays_though_it_shuts_f
     world.listener.close()
 
 
+@pytest.mark.slow
 async def test_a_client_that_reads_fast_enough_keeps_its_connection_while_others_shut_the_gate() -> None:
     world = World(queued_max_request_bytes=1 << 20, socket_request_max_bytes=2 << 20)
     world.script.later(1, 3)

@@ -253,6 +253,7 @@ class Flood:
         self._since[len(self._since)] = now
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", FLOODS)
 @pytest.mark.parametrize("floods", [1, 4, 10])
 def test_a_client_gets_a_place_in_a_flood_and_keeps_it(
@@ -270,6 +271,7 @@ def test_a_client_gets_a_place_in_a_flood_and_keeps_it(
     assert len(flood.kept_s) <= places * SHARE * seconds * 1.05
 
 
+@pytest.mark.slow
 def test_strangers_who_know_each_change_of_places_do_not_keep_a_client_out() -> None:
     """Strangers connect when the next place is due on average, and ten times in this time if they were wrong."""
     places, seconds = 20, 10_000.0
@@ -344,6 +346,7 @@ def shares(
     return [round(100 * log_ins[kind] / tries[kind]) for kind in range(1, len(tries))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("places", "strangers", "log_in_s", "unlearned", "learned"),
     [
@@ -378,6 +381,7 @@ def test_clients_with_slow_log_ins_get_in_beside_clients_with_quick_ones(
     assert shares(places, strangers, *kinds, usual_s=0.05) == learned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("log_in_s", "accomplice_s", "unlearned", "learned"),
     [(0.05, 3.0, 26, 30), (0.5, 0.001, 26, 100), (2.0, 0.001, 27, 16)],
