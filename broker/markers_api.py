@@ -16,7 +16,6 @@ from bmq.core.aio.tasks import cancel_and_wait
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
-from bmq.core.net.request import Buffer
 from bmq.core.records.control import TransactionMarker
 from bmq.core.rpc.messages.markers import WriteMarkersRequest, WriteMarkersResponse
 from bmq.core.rpc.server import InternalCall, InternalEndpoint
@@ -36,13 +35,12 @@ class MarkersApi:
 
         Its callers are coordinators, and proxies for clients with the right to end transactions.
         """
-        endpoint.register(WriteMarkersRequest, self.write)
+        endpoint.register_messages(WriteMarkersRequest, self.write)
 
-    async def write(self, body: memoryview, call: InternalCall) -> list[Buffer]:
+    async def write(self, request: WriteMarkersRequest, call: InternalCall) -> WriteMarkersResponse:
         """End transactions; return a code for each partition.  Raises FormatError."""
-        asked = WriteMarkersRequest.decode(body)
-        ends = asked.ends()
-        deadline = asyncio.get_running_loop().time() + min(asked.wait_ms / 1000, OPENING_WAIT_S)
+        ends = request.ends()
+        deadline = asyncio.get_running_loop().time() + min(request.wait_ms / 1000, OPENING_WAIT_S)
         turns = Turns(APPENDED_A_TURN)
         codes = [ErrorCode.REQUEST_TIMED_OUT] * len(ends)
         waiting: dict[asyncio.Task[ErrorCode], int] = {}
@@ -62,7 +60,7 @@ class MarkersApi:
                     codes[waiting.pop(task)] = task.result()
         finally:
             await cancel_and_wait(*waiting)
-        return WriteMarkersResponse(ErrorCode.NONE, "", tuple(codes)).encode()
+        return WriteMarkersResponse(ErrorCode.NONE, "", tuple(codes))
 
     async def _end(self, marker: TransactionMarker, key: PartitionKey) -> ErrorCode:
         try:

@@ -25,11 +25,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from bmq.coordinator.joined_requests import Asker, JoinBounds, JoinedRequests
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
+from bmq.core.net.request import Buffer
+from bmq.core.rpc.message_fields import Unencoded
 from bmq.core.rpc.messages.coordinator import ForwardRequest, ForwardResponse
 from bmq.core.rpc.messages.markers import code_of
 from bmq.core.wire.api_keys import ApiKey
@@ -161,7 +164,8 @@ class PartitionVerifier:
             if owner is None or owner.incarnation != member.incarnation:
                 raise RequestError(_LOST, f"{question.shard} has moved")
             numbers[question.shard] = question.ownership = owner.number
-        body = encode_request(ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, _body(taken))
+        message = _body(taken)
+        body = Unencoded(message, partial(encode_request, ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, message))
         ownerships = tuple((shard.code, number) for shard, number in numbers.items())
         ids = {name: key.topic_id for question in taken for key, name in question.names.items()}
         return ForwardRequest(
@@ -171,7 +175,7 @@ class PartitionVerifier:
 
 def _read(taken: Sequence[_Question], response: ForwardResponse) -> None:
     """Answer the questions.  Raises FormatError."""
-    found = decode_response(ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, memoryview(response.body))
+    found = _message(response.body)
     code = code_of(found.error_code)
     results = {each.transactional_id: _codes(each) for each in found.results_by_transaction}
     for question in taken:
@@ -180,6 +184,12 @@ def _read(taken: Sequence[_Question], response: ForwardResponse) -> None:
             question.refuse(code or ErrorCode.UNKNOWN_SERVER_ERROR)
         else:
             question.respond(codes)
+
+
+def _message(body: Buffer | Unencoded) -> Any:
+    if isinstance(body, Unencoded):
+        return body.message
+    return decode_response(ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, memoryview(body))
 
 
 def _terms(question: _Question) -> tuple[str, tuple[tuple[int, int], bool]]:

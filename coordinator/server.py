@@ -18,6 +18,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from bmq.coordinator.api import ClientInfo
@@ -29,6 +30,7 @@ from bmq.core.aio.waiters import Waiters
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.request import Buffer
 from bmq.core.records.control import TransactionMarker
+from bmq.core.rpc.message_fields import Unencoded
 from bmq.core.rpc.messages.coordinator import (
     ForwardRequest,
     ForwardResponse,
@@ -36,7 +38,7 @@ from bmq.core.rpc.messages.coordinator import (
     ShardsNotLoadedResponse,
 )
 from bmq.core.rpc.messages.markers import EndGroupTransactionsRequest, EndGroupTransactionsResponse
-from bmq.core.rpc.server import InternalCall
+from bmq.core.rpc.server import InternalCall, InternalEndpoint
 from bmq.core.wire.codec import decode_request
 from bmq.core.wire.codec_client import encode_response_body
 from bmq.core.wire.large import is_large
@@ -75,8 +77,7 @@ def judge(expected: int, known: ShardOwner | None, own: str) -> ForwardVerdict:
 class Forwarding:
     """Internal API of a coordinator.
 
-    Register ``handle`` for ``InternalKey.FORWARD``, ``end_transactions`` for ``InternalKey.END_GROUP_TRANSACTIONS`` and
-    ``list_not_loaded`` for ``InternalKey.SHARDS_NOT_LOADED``.
+    ``register`` it once the process's internal endpoint exists.
     """
 
     def __init__(
@@ -90,18 +91,23 @@ class Forwarding:
         self._changes = Waiters()  # requests that wait for the view to change
         self._unsubscribe: Callable[[], None] = view.subscribe(self._view_changed)
 
+    def register(self, endpoint: InternalEndpoint) -> None:
+        """Register the handlers of all three APIs."""
+        endpoint.register_messages(ForwardRequest, self.handle)
+        endpoint.register_messages(EndGroupTransactionsRequest, self.end_transactions)
+        endpoint.register(ShardsNotLoadedRequest, self.list_not_loaded)
+
     def close(self) -> None:
         """Unsubscribe from the view.  Requests that wait for it end within ``NEWS_WAIT_S``."""
         self._unsubscribe()
         self._changes.wake_all()
 
-    async def handle(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """Serve a forwarded request and return the encoded response.
+    async def handle(self, request: ForwardRequest, call: InternalCall) -> ForwardResponse:
+        """Serve a forwarded request.
 
-        Raises FormatError if ``body`` is not a ForwardRequest; RequestError NOT_COORDINATOR if a shard is not this
-        process's, UNSUPPORTED_VERSION if the Kafka request in it cannot be decoded or is not about the shards' kind.
+        Raises RequestError NOT_COORDINATOR if a shard is not this process's, UNSUPPORTED_VERSION if the Kafka request
+        in it cannot be decoded or is not about the shards' kind.
         """
-        request = ForwardRequest.decode(body)
         expected = {shard_of_code(code): number for code, number in request.ownerships}
         served = self._served_kind(expected)
         if served is None or not await self._is_ours(expected):
@@ -110,7 +116,7 @@ class Forwarding:
             )
         apis = APIS[served.kind]
         try:
-            message = await _decode(request.api_key, request.api_version, memoryview(request.body))
+            message = await _message(request)
         except FormatError as error:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
         client = ClientInfo(request.client_id, request.client_host, request.principal, dict(request.topic_ids))
@@ -124,17 +130,19 @@ class Forwarding:
         else:
             kinds = ", ".join(sorted({shard.kind.name for shard in expected if shard}))
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"API {request.api_key} is not about {kinds}")
-        return ForwardResponse(ErrorCode.NONE, "", await _encode(response, request.api_version)).encode()
+        return ForwardResponse(ErrorCode.NONE, "", await _body(response, request.api_version))
 
-    async def end_transactions(self, body: memoryview, call: InternalCall) -> list[Buffer]:
-        """End transactions in groups' shards, and return the encoded response with a code for each shard.
+    async def end_transactions(
+        self, request: EndGroupTransactionsRequest, call: InternalCall
+    ) -> EndGroupTransactionsResponse:
+        """End transactions in groups' shards; return a code for each shard.
 
         The code is NOT_COORDINATOR if a shard is not this process's, else as ``KindCoordinator.end_transaction``
-        returns.  Raises FormatError if ``body`` is not an EndGroupTransactionsRequest.
+        returns.  Raises FormatError if the request's counts do not fit.
         """
-        ends = EndGroupTransactionsRequest.decode(body).ends()
+        ends = request.ends()
         codes = await asyncio.gather(*(self._end(marker, *ownership) for marker, ownership in ends))
-        return EndGroupTransactionsResponse(codes=tuple(codes)).encode()
+        return EndGroupTransactionsResponse(codes=tuple(codes))
 
     async def _end(self, marker: TransactionMarker, code: int, expected: int) -> ErrorCode:
         shard = shard_of_code(code)
@@ -183,13 +191,17 @@ class Forwarding:
             self._changes.wake_all()
 
 
-async def _decode(api_key: int, version: int, body: memoryview) -> Any:
+async def _message(request: ForwardRequest) -> Any:
+    """Return the Kafka request.  Raises FormatError."""
+    if isinstance(request.body, Unencoded):
+        return request.body.message
+    api_key, version, body = request.api_key, request.api_version, memoryview(request.body)
     if len(body) < LARGE_BYTES:
         return decode_request(api_key, version, body)
     return await asyncio.get_running_loop().run_in_executor(None, decode_request, api_key, version, body)
 
 
-async def _encode(response: Any, version: int) -> Buffer:
+async def _body(response: Any, version: int) -> Buffer | Unencoded:
     if not is_large(response):
-        return encode_response_body(response, version)
+        return Unencoded(response, partial(encode_response_body, response, version))
     return await asyncio.get_running_loop().run_in_executor(None, encode_response_body, response, version)

@@ -54,6 +54,25 @@ class Out:
         return [*self._done, self.small]
 
 
+class Unencoded:
+    """A message in place of its bytes, for a field of bytes.
+
+    ``encode`` returns the bytes; they are made when the field is sent to another process.  A receiver in this process
+    takes ``message``.
+    """
+
+    __slots__ = ("encode", "message")
+
+    def __init__(self, message: Any, encode: Callable[[], Buffer]) -> None:
+        self.message = message
+        self.encode = encode
+
+
+def encoded(value: Buffer | Unencoded) -> Buffer:
+    """Return the bytes of a field that may hold a message in their place."""
+    return value.encode() if isinstance(value, Unencoded) else value
+
+
 class Field(Protocol):
     """One type of field.  ``read`` returns the value and the position behind it, or raises FormatError or CUT_SHORT.
 
@@ -157,6 +176,13 @@ class _Slice:
         if not 0 <= size <= len(data) - pos:
             raise FormatError(f"{size} bytes where {len(data) - pos} are left")
         return data[pos : pos + size], pos + size
+
+
+class _Late(_Slice):
+    """Bytes, or a message in their place."""
+
+    def write(self, out: Out, value: Buffer | Unencoded) -> None:
+        super().write(out, encoded(value))
 
 
 class _Copy(_Slice):
@@ -410,6 +436,8 @@ NullableText = Annotated[str | None, _NullableText()]
 BYTES = _Copy()
 Bytes = Annotated[bytes, BYTES]
 Slice = Annotated[Buffer, _Slice()]
+Late = Annotated[Buffer | Unencoded, _Late()]
+"""Bytes as ``Slice``, or a message that is encoded only for another process."""
 Pieces = Annotated[Sequence[Buffer], _Pieces()]
 Range = Annotated[tuple[int, int], _Pair()]
 TextSet = Annotated[frozenset[str], _TextSet()]

@@ -62,6 +62,7 @@ __all__ = [
     "PeerLost",
     "PeerSettings",
     "Peers",
+    "accepted",
     "ask_peer",
 ]
 
@@ -113,6 +114,14 @@ class Callee(Protocol):
     def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> Awaitable[memoryview]: ...
 
 
+class Here(Protocol):
+    """This process, as the other side of its own requests (``core.rpc.server.InternalEndpoint``)."""
+
+    async def ask(self, request: InternalRequest[R]) -> R:
+        """Return the response.  Raises RequestError with its error, or PeerLost."""
+        ...
+
+
 async def ask_peer(peer: Callee, request: InternalRequest[R]) -> R:
     """Send ``request`` and return the response to it.
 
@@ -132,9 +141,14 @@ async def ask_peer(peer: Callee, request: InternalRequest[R]) -> R:
             extra=fields(member=peer.incarnation, error=error),
         )
         raise PeerLost(f"{peer.incarnation}: {error}", was_sent=True) from None
+    return accepted(cast("R", response), peer.incarnation)
+
+
+def accepted(response: R, incarnation: str) -> R:
+    """Return a response of ``incarnation``.  Raises RequestError if it carries an error."""
     if response.error is not ErrorCode.NONE:
-        raise RequestError(response.error, getattr(response, "message", "") or f"as {peer.incarnation} says")
-    return cast("R", response)
+        raise RequestError(response.error, getattr(response, "message", "") or f"as {incarnation} says")
+    return response
 
 
 async def _connect(make: Callable[[], Peer], addresses: Sequence[str], host: Host, tls: InternalTls | None) -> Peer:
@@ -189,7 +203,7 @@ class Peers:
         *,
         settings: PeerSettings | None = None,
         protocols: tuple[int, int] = PROTOCOL,
-        here: Callee | None = None,
+        here: Here | None = None,
         secret: SharedSecret = NO_SECRET,
         tls: InternalTls | None = None,
         standstill: Standstill | None = None,
@@ -259,8 +273,10 @@ class Peers:
         no response within ``timeout_s`` seconds.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
-        callee = self._here if self._here is not None and member.incarnation == self._own else None
-        peer = callee or await self.reach(member, ConnectionKind.CONTROL, timeout_s)
+        if self._here is not None and member.incarnation == self._own:
+            async with asyncio.timeout_at(deadline):
+                return await self._here.ask(request)
+        peer = await self.reach(member, ConnectionKind.CONTROL, timeout_s)
         async with asyncio.timeout_at(deadline):
             return await ask_peer(peer, request)
 

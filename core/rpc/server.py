@@ -8,8 +8,9 @@ With the cluster's secret, Hello is also where both sides show that they have it
 process that does not is refused before anything is looked up for it.  ``admit`` then judges the process that has sent
 Hello.  A process that is not a member is refused, and an API may be for members of a single role.
 
-Handlers read and write bodies (``core.rpc.messages``); RequestError, and FormatError of a body that cannot be read,
-become the API's response with that error.  Kafka's own APIs go to the dispatch of ``register_kafka``.
+Handlers read and write bodies (``core.rpc.messages``), or take and return messages (``register_messages``).
+RequestError, and FormatError of a body that cannot be read, become the API's response with that error.  Kafka's own
+APIs go to the dispatch of ``register_kafka``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import struct
 from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from bmq.core.aio.eager import start
 from bmq.core.aio.subscribers import no_op
@@ -29,7 +30,7 @@ from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.logging.fields import fields
 from bmq.core.net.request import Buffer, Client, CloseConnection, Dispatch, Response
 from bmq.core.rpc.api_keys import InternalKey
-from bmq.core.rpc.message import InternalRequest, InternalResponse
+from bmq.core.rpc.message import InternalRequest, InternalResponse, R
 from bmq.core.rpc.messages.member import (
     ErrorResponse,
     HelloRequest,
@@ -39,7 +40,7 @@ from bmq.core.rpc.messages.member import (
     Unregistered,
 )
 from bmq.core.rpc.peer import PeerLost
-from bmq.core.rpc.peers import PROTOCOL
+from bmq.core.rpc.peers import PROTOCOL, accepted, ask_peer
 from bmq.core.security.authentication import AuthenticationFailure, Challenge
 from bmq.core.security.session import ANONYMOUS_SESSION
 from bmq.core.security.shared_secret import (
@@ -95,6 +96,8 @@ class _Caller(NamedTuple):
     roles: Set[str] | None
 
 
+MessageHandler = Callable[[Any, InternalCall], Awaitable[InternalResponse]]
+"""Takes the decoded request, and returns the response; both pass as they are within this process."""
 Handler = Callable[[memoryview, InternalCall], "Body | Response | Awaitable[Body | Response]"]
 """Returns the body of the response, or the whole response with its header.  It runs up to its first await before the
 next request of its connection is dispatched."""
@@ -112,7 +115,7 @@ class _Api(NamedTuple):
 class InternalEndpoint:
     """A ``Dispatch`` for a listener with ``in_order=False``.  It serves Hello and Ping itself.
 
-    It also serves the requests of this process to itself (``call``), without a connection.
+    It also serves the requests of this process to itself (``ask``), without a connection.
     """
 
     def __init__(
@@ -143,6 +146,7 @@ class InternalEndpoint:
         self._secret = secret
         self._authenticators: dict[Client, CalleeAuthenticator] = {}  # connections that are asked for a proof
         self._apis: dict[int, _Api] = {}
+        self._message_handlers: dict[int, MessageHandler] = {}
         self._callers: dict[Client, _Caller] = {}  # connections that have said Hello
         self.register(PingRequest, self._ping)
 
@@ -154,6 +158,20 @@ class InternalEndpoint:
         assert request.KEY not in self._apis, f"API {request.KEY} is registered twice"
         assert request is not HelloRequest, "Hello has its own handler"
         self._apis[request.KEY] = _Api(handler, request.RESPONSE, request.VERSIONS, role)
+
+    def register_messages(
+        self, request: type[InternalRequest[Any]], handler: MessageHandler, *, role: str = ""
+    ) -> None:
+        """Register the handler of an API whose requests of this process to itself are frequent, once for each.
+
+        They are not encoded: ``handler`` must not change a request, nor keep a response to change it later.
+        """
+
+        async def handle(body: memoryview, call: InternalCall) -> Body:
+            return (await handler(request.decode(body), call)).encode()
+
+        self.register(request, handle, role=role)
+        self._message_handlers[request.KEY] = handler
 
     def register_kafka(self, dispatch: Dispatch) -> None:
         """Pass requests of Kafka's own APIs to ``dispatch``; without one they close the connection."""
@@ -192,21 +210,44 @@ class InternalEndpoint:
         call = InternalCall(version, client, client_id, correlation_id, self._now(), caller.incarnation)
         return self._serve(key, api, body, call)
 
-    async def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> memoryview:
-        """Serve a request of this process to itself, and return the body of the response.
+    async def ask(self, request: InternalRequest[R]) -> R:
+        """Serve a request of this process to itself, and return the response.
 
-        Raises PeerLost where another process would have closed the connection; a bug is logged, as there.
+        Raises RequestError if the response carries an error.  Raises PeerLost where another process would have closed
+        the connection; a bug is logged, as there.
         """
-        call = InternalCall(api_version, _Here(), None, 0, self._now(), self.incarnation)
+        handler = self._message_handlers.get(request.KEY)
+        if handler is None:
+            return await ask_peer(self, request)
+        try:
+            response = await handler(request, InternalCall(0, _HERE, None, 0, self._now(), self.incarnation))
+        except RequestError:
+            raise
+        except FormatError as error:
+            raise RequestError(_UNREADABLE, str(error)) from error
+        except Exception as error:
+            raise self._closed(error) from error
+        return accepted(cast("R", response), self.incarnation)
+
+    async def call(self, api_key: int, api_version: int, body: Sequence[Buffer]) -> memoryview:
+        """Serve a request of this process to itself as another process would send it; return the response's body.
+
+        Raises PeerLost as ``ask``.
+        """
+        call = InternalCall(api_version, _HERE, None, 0, self._now(), self.incarnation)
         try:
             result = self._serve(api_key, self._apis.get(api_key), memoryview(bytearray().join(body)), call)
             response = await result if isinstance(result, Awaitable) else result
         except Exception as error:
-            if not isinstance(error, CloseConnection):
-                context = {"message": "a request of this process to itself failed", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(context)
-            raise PeerLost(f"{self.incarnation}: {error!r}", was_sent=True) from error
+            raise self._closed(error) from error
         return memoryview(b"".join(response.buffers))[_HEAD.size :]
+
+    def _closed(self, error: Exception) -> PeerLost:
+        """Return the error of a request of this process to itself that would have closed a connection."""
+        if not isinstance(error, CloseConnection):
+            context = {"message": "a request of this process to itself failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+        return PeerLost(f"{self.incarnation}: {error!r}", was_sent=True)
 
     def _serve(
         self, key: int, api: _Api | None, body: memoryview, call: InternalCall
@@ -317,6 +358,9 @@ class _Here:
 
     def unmute(self) -> None:
         """Do nothing: it is never muted."""
+
+
+_HERE = _Here()
 
 
 def answer_hello(request: HelloRequest, own: str, cluster: str, protocols: tuple[int, int]) -> HelloResponse:

@@ -13,6 +13,7 @@ from bmq.coordinator.routed_api import RoutedApi, ShardListing
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.net.request import Buffer
 from bmq.core.rpc.api_keys import InternalKey
+from bmq.core.rpc.message_fields import encoded
 from bmq.core.rpc.messages.coordinator import ForwardRequest, ForwardResponse
 from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers
 from bmq.core.wire.api_keys import ApiKey
@@ -119,7 +120,7 @@ class Forwards:
             async with asyncio.timeout(timeout_s):
                 response = ForwardResponse.decode(await peer.call(InternalKey.FORWARD, 0, forward.encode()))
             if response.error is ErrorCode.NONE:
-                return await _decode(key, version, memoryview(response.body))
+                return await _decode(key, version, memoryview(encoded(response.body)))
         except PeerLost as error:
             is_certain = not error.was_sent or is_repeatable
             raise NoResponse(EntryRefused.ELSEWHERE if is_certain else EntryRefused.UNKNOWN, str(error)) from error

@@ -17,8 +17,6 @@ from bmq.coordinator.shard.load_failure import LoadFailure
 from bmq.coordinator.shard.log import ShardLogs
 from bmq.coordinator.shard.remote_log import RemoteShardLogs, RoutedShardLogs
 from bmq.coordinator.transaction_shard.transactions import TransactionApis
-from bmq.core.rpc.messages.coordinator import ForwardRequest, ShardsNotLoadedRequest
-from bmq.core.rpc.messages.markers import EndGroupTransactionsRequest
 from bmq.meta.catalog import Topic
 from bmq.meta.shard_kinds import ShardId
 from bmq.server.roles.broker import BrokerRole
@@ -62,9 +60,7 @@ class CoordinatorRole:
         self._forwarding = Forwarding(self._kinds, joined.view)
         self._standstill = joined.standstill
         joined.standstill.on_doubt.add(lambda _: self._doubt())
-        joined.endpoint.register(ForwardRequest, self._forwarding.handle)
-        joined.endpoint.register(EndGroupTransactionsRequest, self._forwarding.end_transactions)
-        joined.endpoint.register(ShardsNotLoadedRequest, self._forwarding.list_not_loaded)
+        self._forwarding.register(joined.endpoint)
 
     def offsets(self) -> list[Offsets]:
         """Return the offsets of ``Coordinator.offsets``; none after a standstill that this process has not noticed yet.

@@ -11,23 +11,23 @@ from bmq.core.rpc.message_fields import (
     Bool,
     Int16,
     Int64,
+    Late,
     LaterText,
     LaterTopicIds,
     Numbers,
     Reasons,
     Row,
     Rows,
-    Slice,
     Text,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardResponse(InternalResponse):
-    """``body`` is the response's, in the request's version."""
+    """``body`` is the response's, in the request's version; within a process it may be the response itself."""
 
     message: Text = ""
-    body: Slice = b""
+    body: Late = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ForwardRequest(InternalRequest[ForwardResponse]):
     api_key: Int16
     api_version: Int16
     ownerships: Numbers
-    body: Slice
+    body: Late
     principal: LaterText = ""
     topic_ids: LaterTopicIds = ()
 

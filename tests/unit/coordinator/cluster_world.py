@@ -31,8 +31,6 @@ from bmq.core.model import PartitionKey
 from bmq.core.net.request import Buffer, Client, Response
 from bmq.core.rpc.api_keys import InternalKey
 from bmq.core.rpc.message import InternalRequest, R
-from bmq.core.rpc.messages.coordinator import ForwardRequest
-from bmq.core.rpc.messages.markers import EndGroupTransactionsRequest
 from bmq.core.rpc.messages.member import HelloRequest, HelloResponse
 from bmq.core.rpc.peers import PROTOCOL, ConnectionKind, PeerLost, Peers, ask_peer
 from bmq.core.rpc.server import InternalEndpoint
@@ -350,8 +348,7 @@ class CoordinatorProcess:
     async def start(self) -> None:
         await self.coordinator.start()
         self.forwarding = Forwarding((self.coordinator,), self.view)
-        self.endpoint.register(ForwardRequest, self.forwarding.handle)
-        self.endpoint.register(EndGroupTransactionsRequest, self.forwarding.end_transactions)
+        self.forwarding.register(self.endpoint)
 
     async def close(self) -> None:
         self.forwarding.close()

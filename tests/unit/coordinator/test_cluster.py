@@ -242,5 +242,5 @@ async def test_a_shard_of_another_kind_is_not_served_as_the_groups_shard_of_its_
         for code in (ShardId(TRANSACTIONS, 0).code, 99 << 24):
             asked = ForwardRequest("/h", "c", ApiKey.FIND_COORDINATOR, READY_VERSION, ((code, 1),), body)
             with pytest.raises(RequestError) as refused:
-                await process.forwarding.handle(memoryview(b"".join(map(bytes, asked.encode()))), call)
+                await process.forwarding.handle(asked, call)
             assert refused.value.code is ErrorCode.NOT_COORDINATOR

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from bmq.coordinator import partition_verifier
 from bmq.coordinator.partition_verifier import VERSION, PartitionVerifier
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.model import PartitionKey
+from bmq.core.rpc.message_fields import Unencoded, encoded
 from bmq.core.rpc.messages.coordinator import ForwardResponse
 from bmq.core.rpc.peers import PeerLost
 from bmq.core.wire.api_keys import ApiKey
@@ -62,7 +64,8 @@ class World:
 
     async def ask(self, to: Any, request: Any, timeout_s: float) -> Any:
         assert (request.api_key, request.api_version) == (ApiKey.ADD_PARTITIONS_TO_TXN, VERSION)
-        message = decode_request(request.api_key, request.api_version, memoryview(request.body))
+        body = memoryview(encoded(request.body))
+        message = decode_request(request.api_key, request.api_version, body)
         found = [
             (
                 each.transactional_id,
@@ -98,7 +101,11 @@ class World:
             for name, _, _, _, topics in found
         ]
         response = AddPartitionsToTxnResponse(error_code=self.error, results_by_transaction=results)
-        return ForwardResponse(ErrorCode.NONE, "", encode_response_body(response, VERSION))
+        sent = Unencoded(response, partial(encode_response_body, response, VERSION))
+        if to.incarnation == "own":
+            assert isinstance(request.body, Unencoded), "the own process needs no bytes"
+            return ForwardResponse(ErrorCode.NONE, "", sent)
+        return ForwardResponse(ErrorCode.NONE, "", encoded(sent))
 
     async def codes(
         self, name: str, *partitions: int, producer: tuple[int, int] = (1, 0), add: bool = False, topic: UUID = TOPIC

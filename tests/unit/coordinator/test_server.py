@@ -13,13 +13,14 @@ from bmq.coordinator.server import Forwarding, ForwardVerdict, judge
 from bmq.coordinator.transaction_shard.transactions import TransactionApis
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.records.control import TransactionMarker
+from bmq.core.rpc.message_fields import encoded
 from bmq.core.rpc.messages.coordinator import (
     ForwardRequest,
     ForwardResponse,
     ShardsNotLoadedRequest,
     ShardsNotLoadedResponse,
 )
-from bmq.core.rpc.messages.markers import MARKERS_MAX, EndGroupTransactionsRequest, EndGroupTransactionsResponse
+from bmq.core.rpc.messages.markers import MARKERS_MAX, EndGroupTransactionsRequest
 from bmq.core.wire import messages as m
 from bmq.core.wire.codec_client import decode_response, encode_request
 from bmq.meta.cluster.view import ShardOwner
@@ -86,9 +87,9 @@ async def forward(served: Forwarding, request: Any, *shards: ShardId) -> Any:
     ownerships = tuple((shard.code, 1) for shard in shards)
     asked = ForwardRequest("/h", "client", key, version, ownerships, encode_request(key, version, request))
     call: Any = None  # it is not read
-    response = await served.handle(memoryview(b"".join(map(bytes, asked.encode()))), call)
-    decoded = ForwardResponse.decode(memoryview(b"".join(map(bytes, response))))
-    return decode_response(key, version, memoryview(bytes(decoded.body)))
+    response = await served.handle(ForwardRequest.decode(memoryview(b"".join(asked.encode()))), call)
+    decoded = ForwardResponse.decode(memoryview(b"".join(response.encode())))
+    return decode_response(key, version, memoryview(encoded(decoded.body)))
 
 
 LIST = m.ListTransactionsRequest(
@@ -141,9 +142,8 @@ def test_the_shards_that_are_not_loaded_are_reported_for_all_kinds() -> None:
 
 async def end(served: Forwarding, request: EndGroupTransactionsRequest) -> list[str]:
     call: Any = None  # it is not read
-    response = await served.end_transactions(memoryview(b"".join(map(bytes, request.encode()))), call)
-    codes = EndGroupTransactionsResponse.decode(memoryview(b"".join(map(bytes, response)))).codes
-    return [ErrorCode(code).name for code in codes]
+    response = await served.end_transactions(request, call)
+    return [ErrorCode(code).name for code in response.codes]
 
 
 async def test_a_marker_is_taken_for_groups_shards_of_this_process_alone() -> None:

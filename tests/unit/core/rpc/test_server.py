@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from bmq.core.clock import LoopClock
-from bmq.core.errors import ErrorCode, RequestError
+from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.rpc.messages.member import PingRequest
 from bmq.core.rpc.peer import PeerSettings
-from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers
-from bmq.core.rpc.server import Handler, InternalEndpoint
+from bmq.core.rpc.peers import ConnectionKind, PeerLost, Peers, ask_peer
+from bmq.core.rpc.server import Handler, InternalCall, InternalEndpoint, MessageHandler
 from tests.unit.core.rpc.world import (
     ECHO,
     B,
@@ -77,13 +77,74 @@ async def test_a_bug_in_a_handler_of_an_own_request_is_reported_and_costs_the_ca
         raise bug
 
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
-    for handler in (fail, fail_later):
-        peers = peers_of(endpoint_with(handler))  # type: ignore[arg-type]
+    endpoints = (endpoint_with(fail), endpoint_with(fail_later), endpoint_of_messages(fail_later))  # type: ignore[arg-type]
+    for endpoint in endpoints:
+        peers = peers_of(endpoint)
         with pytest.raises(PeerLost, match="a bug") as lost_peer:
             await peers.ask(OWN, EchoRequest("x"), 1)
         assert lost_peer.value.was_sent
         await peers.close()
-    assert reported == [bug, bug]
+    assert reported == [bug, bug, bug]
+
+
+def endpoint_of_messages(handler: MessageHandler) -> InternalEndpoint:
+    endpoint = endpoint_with()
+    endpoint.register_messages(EchoRequest, handler, role="controller")
+    return endpoint
+
+
+async def test_a_message_to_the_own_process_is_not_encoded() -> None:
+    seen: list[object] = []
+    response = EchoResponse(result="y")
+
+    async def echo(request: EchoRequest, call: InternalCall) -> EchoResponse:
+        seen.append(request)
+        assert (call.version, call.caller, call.client.is_closed) == (0, OWN.incarnation, False)
+        return response
+
+    endpoint = endpoint_of_messages(echo)
+    peers, request = peers_of(endpoint), EchoRequest("x")
+    assert await peers.ask(OWN, request, 1) is response
+    assert seen == [request]
+    assert seen[0] is request
+    assert await ask_peer(endpoint, request) == response, "as another process sends it"
+    assert seen[1] is not request
+    assert seen[1] == request
+    await peers.close()
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (RequestError(ErrorCode.NOT_CONTROLLER, "another leads"), ErrorCode.NOT_CONTROLLER),
+        (FormatError("counts"), ErrorCode.INVALID_REQUEST),
+        (None, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+async def test_errors_of_own_messages_are_those_of_a_connection(failure: Exception | None, code: ErrorCode) -> None:
+    async def refuse(request: EchoRequest, call: InternalCall) -> EchoResponse:
+        if failure is not None:
+            raise failure
+        return EchoResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    endpoint = endpoint_of_messages(refuse)
+    peers = peers_of(endpoint)
+    for asked in (peers.ask(OWN, EchoRequest("x"), 1), ask_peer(endpoint, EchoRequest("x"))):
+        with pytest.raises(RequestError) as refused:
+            await asked
+        assert refused.value.code is code
+    await peers.close()
+
+
+async def test_a_handler_of_own_messages_has_the_callers_time() -> None:
+    async def hang(request: EchoRequest, call: InternalCall) -> EchoResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    peers = peers_of(endpoint_of_messages(hang))
+    with pytest.raises(TimeoutError):
+        await peers.ask(OWN, EchoRequest("x"), 1)
+    await peers.close()
 
 
 async def test_another_process_is_not_served_here() -> None:

@@ -12,7 +12,6 @@ from bmq.coordinator.api import ClientInfo, LocalTransactionCoordinator
 from bmq.coordinator.server import Forwarding
 from bmq.coordinator.transaction_shard.transactions import TransactionApis
 from bmq.core.errors import ErrorCode, RequestError
-from bmq.core.rpc.messages.coordinator import ForwardRequest
 from bmq.core.rpc.peers import Peers
 from bmq.core.wire import messages as m
 from bmq.meta.catalog import TRANSACTIONS_TOPIC, Topic
@@ -163,7 +162,7 @@ class CoordinatorProcess:
         self.transactions = FakeTransactions(self.view)
         local: LocalTransactionCoordinator = self.transactions
         self.forwarding = Forwarding((cast(TransactionApis, local),), self.view)
-        network.join(name).register(ForwardRequest, self.forwarding.handle)
+        self.forwarding.register(network.join(name))
 
 
 class TransactionsWorld:
