@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
 
 from bmq.coordinator.group_markers import GroupMarkers
 from bmq.coordinator.transaction_shard.parts import WriteMarkers
+from bmq.core.aio.tasks import gathered
 from bmq.core.errors import ErrorCode, FormatError
 from bmq.core.model import PartitionKey
 from bmq.core.records.control import TransactionMarker
@@ -56,10 +57,26 @@ class RoutedMarkers:
                 of_groups[key.partition] = key
             else:
                 others.append(key)
-        ended, written = await asyncio.gather(self._groups(marker, of_groups), self._partitions(marker, others))
-        codes.update(written)
-        codes.update((of_groups[partition], code) for partition, code in ended.items())
+        sent: list[Coroutine[Any, Any, None]] = []
+        if of_groups:
+            sent.append(self._end_groups(marker, of_groups, codes))
+        if others:
+            sent.append(self._end_partitions(marker, others, codes))
+        await gathered(sent)
         return codes
+
+    async def _end_groups(
+        self, marker: TransactionMarker, keys: Mapping[int, PartitionKey], codes: dict[PartitionKey, ErrorCode]
+    ) -> None:
+        """Add the codes of partitions of ``__consumer_offsets``."""
+        ended = await self._groups(marker, keys)
+        codes.update((keys[partition], code) for partition, code in ended.items())
+
+    async def _end_partitions(
+        self, marker: TransactionMarker, keys: Sequence[PartitionKey], codes: dict[PartitionKey, ErrorCode]
+    ) -> None:
+        """Add the codes of partitions with records."""
+        codes.update(await self._partitions(marker, keys))
 
     async def _refresh(self) -> bool:
         """Have the catalog show ``__consumer_offsets`` as the store has it.  Return False if the store does not say."""

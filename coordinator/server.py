@@ -26,6 +26,7 @@ from bmq.coordinator.routed_api import KindApis
 from bmq.coordinator.routing import GROUP_APIS
 from bmq.coordinator.shard.kind_coordinator import KindCoordinator
 from bmq.coordinator.transaction_routing import TRANSACTION_APIS
+from bmq.core.aio.tasks import gathered
 from bmq.core.aio.waiters import Waiters
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.net.request import Buffer
@@ -141,7 +142,7 @@ class Forwarding:
         returns.  Raises FormatError if the request's counts do not fit.
         """
         ends = request.ends()
-        codes = await asyncio.gather(*(self._end(marker, *ownership) for marker, ownership in ends))
+        codes = await gathered([self._end(marker, *ownership) for marker, ownership in ends])
         return EndGroupTransactionsResponse(codes=tuple(codes))
 
     async def _end(self, marker: TransactionMarker, code: int, expected: int) -> ErrorCode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -14,6 +14,13 @@ class PartitionKey:
 
     topic_id: uuid.UUID
     partition: int
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.topic_id, self.partition)))
+
+    def __hash__(self) -> int:
+        return self._hash  # a batch looks a dozen tables up by its partition
 
     def __str__(self) -> str:
         return f"{self.topic_id}-{self.partition}"

@@ -25,22 +25,19 @@ NOTHING_OPEN = -1
 class Transactions:
     """The transactions of the batches so far.  Each step costs the same, however many transactions are open."""
 
-    __slots__ = ("_aborted", "_open")
+    __slots__ = ("_aborted", "_open", "first_open")
 
     def __init__(self, opened: Iterable[tuple[int, int]] = ()) -> None:
         """Take (producer id, first offset) of each open transaction, in any order."""
         self._open = OrderedDict(sorted(opened, key=itemgetter(1)))  # oldest first: batches come in order of offsets
         self._aborted: list[AbortedTransaction] = []
+        self.first_open = self._first()
+        """The first offset of the oldest open transaction; -1 for none."""
 
     @classmethod
     def of(cls, states: Iterable[ProducerState]) -> Transactions:
         """Return the transactions that the states of a log's producers name."""
         return cls((state.producer_id, state.txn_start) for state in states if state.txn_start >= 0)
-
-    @property
-    def first_open(self) -> int:
-        """The first offset of the oldest open transaction; -1 for none."""
-        return next(iter(self._open.values()), NOTHING_OPEN)
 
     @property
     def opened(self) -> tuple[tuple[int, int], ...]:
@@ -53,14 +50,20 @@ class Transactions:
             return
         if not batch.is_control:
             self._open.setdefault(batch.producer_id, batch.base_offset)
+            if self.first_open == NOTHING_OPEN:
+                self.first_open = batch.base_offset
             return
         first = self._open.get(batch.producer_id)
         if first is None or not batch.count or (marker := marker_of(batch)) is Marker.OTHER:
             return
         del self._open[batch.producer_id]
+        self.first_open = self._first()
         if marker is Marker.ABORT:
             stable = batch.base_offset + 1 if not self._open else self.first_open
             self._aborted.append(AbortedTransaction(batch.producer_id, first, batch.base_offset, stable))
+
+    def _first(self) -> int:
+        return next(iter(self._open.values()), NOTHING_OPEN)
 
     def take_aborted(self) -> list[AbortedTransaction]:
         """Return the transactions aborted since the last call, in the order of their markers."""

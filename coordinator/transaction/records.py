@@ -50,7 +50,11 @@ _TOPIC_IDS_TAG = 10_000
 """First tag that is not Kafka's.  Kafka numbers its tagged fields from 0 and skips unknown ones (KIP-915)."""
 _LAST_EPOCH_TAG = 10_001
 _PRINCIPAL_TAG = 10_002
+_TOPIC_IDS_HEAD, _LAST_EPOCH_HEAD, _PRINCIPAL_HEAD = map(uvarint, (_TOPIC_IDS_TAG, _LAST_EPOCH_TAG, _PRINCIPAL_TAG))
+_LONG_TAG = struct.Struct(">BBq")  # tag, size, value
+_SHORT_TAG = struct.Struct(">BBh")
 _ID_BYTES = 16
+_NO_ID = bytes(_ID_BYTES)
 _TOPIC_IDS_CACHED = 16_384
 
 
@@ -139,32 +143,35 @@ def _encode_value(value: StoredTransaction) -> bytes:
             count = len(partitions)
             parts += (compact(topic), uvarint(count + 1), struct.pack(f">{count}i", *partitions), b"\0")
     parts.append(_TIMES.pack(value.updated_ms, value.started_ms))
-    tags = list(_tags(value))
+    tags = _tags(value)
     parts.append(uvarint(len(tags)))
-    for tag, data in tags:
-        parts += (uvarint(tag), uvarint(len(data)), data)
+    parts += tags
     return b"".join(parts)
 
 
-def _tags(value: StoredTransaction) -> list[tuple[int, bytes]]:
+def _tags(value: StoredTransaction) -> list[bytes]:
     """Return the tagged fields that differ from their defaults, in ascending order."""
     found = []
     if value.previous_id != NO_PRODUCER_ID:
-        found.append((_PREVIOUS_ID_TAG, _I64.pack(value.previous_id)))
+        found.append(_LONG_TAG.pack(_PREVIOUS_ID_TAG, 8, value.previous_id))
     if value.next_id != NO_PRODUCER_ID:
-        found.append((_NEXT_ID_TAG, _I64.pack(value.next_id)))
+        found.append(_LONG_TAG.pack(_NEXT_ID_TAG, 8, value.next_id))
     if value.client_version:
-        found.append((_CLIENT_VERSION_TAG, _I16.pack(value.client_version)))
+        found.append(_SHORT_TAG.pack(_CLIENT_VERSION_TAG, 2, value.client_version))
     if value.next_epoch != NO_EPOCH:
-        found.append((_NEXT_EPOCH_TAG, _I16.pack(value.next_epoch)))
-    if any(each.topic_id is not None for each in value.partitions):
-        ids = [each.topic_id.bytes if each.topic_id is not None else bytes(_ID_BYTES) for each in value.partitions]
-        found.append((_TOPIC_IDS_TAG, b"".join(ids)))
+        found.append(_SHORT_TAG.pack(_NEXT_EPOCH_TAG, 2, value.next_epoch))
+    ids = [_NO_ID if topic_id is None else topic_id.bytes for _, topic_id, _ in value.partitions]
+    if any(each is not _NO_ID for each in ids):
+        found.append(_tag(_TOPIC_IDS_HEAD, b"".join(ids)))
     if value.last_epoch != NO_EPOCH:
-        found.append((_LAST_EPOCH_TAG, _I16.pack(value.last_epoch)))
+        found.append(_tag(_LAST_EPOCH_HEAD, _I16.pack(value.last_epoch)))
     if value.principal:
-        found.append((_PRINCIPAL_TAG, compact(value.principal)))
+        found.append(_tag(_PRINCIPAL_HEAD, compact(value.principal)))
     return found
+
+
+def _tag(head: bytes, data: bytes) -> bytes:
+    return head + uvarint(len(data)) + data
 
 
 def _decode_value(data: bytes) -> StoredTransaction:

@@ -16,6 +16,8 @@ class TransactionState(Enum):
     COMPLETE_COMMIT = "committed, all partitions have their marker"
     COMPLETE_ABORT = "aborted, all partitions have their marker"
 
+    __hash__ = object.__hash__  # Enum's own calls Python code, several times a transaction
+
     @property
     def code(self) -> int:
         """Kafka's number of the state, in records."""

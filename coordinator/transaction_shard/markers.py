@@ -21,6 +21,7 @@ from bmq.coordinator.transaction.states import TransactionState
 from bmq.coordinator.transaction_shard.call_room import LATE_MAX, PATIENCE_S
 from bmq.coordinator.transaction_shard.parts import TransactionParts
 from bmq.core.aio.steps import Steps, batched, finish_steps, run_in_steps
+from bmq.core.aio.tasks import gathered
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, room_in_turn
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.logging.fields import fields
@@ -246,10 +247,7 @@ class MarkerSender:
 
     async def _send_all(self, ending: Ending) -> bool:
         """Send to each partition without a marker.  Return whether one is fenced."""
-        slices = list(_slices(list(ending.missing)))
-        if len(slices) == 1:
-            return await self._send_slice(ending, slices[0])
-        return any(await asyncio.gather(*(self._send_slice(ending, keys) for keys in slices)))
+        return any(await gathered([self._send_slice(ending, keys) for keys in _slices(list(ending.missing))]))
 
     async def _send_slice(self, ending: Ending, keys: Sequence[PartitionKey]) -> bool:
         """Send to the partitions of one call.  Return whether one is fenced."""

@@ -10,7 +10,6 @@ before is still ending.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -27,6 +26,7 @@ from bmq.coordinator.transaction.states import KAFKA_NAMES
 from bmq.coordinator.transaction_shard.active import ActiveTransactions
 from bmq.coordinator.transaction_shard.manager import TransactionShards
 from bmq.core.aio.steps import batched
+from bmq.core.aio.tasks import gathered
 from bmq.core.aio.turns import ELEMENTS_A_TURN, Turns, next_turn, room_in_turn
 from bmq.core.errors import ErrorCode, FormatError, RequestError
 from bmq.core.model import PartitionKey
@@ -158,7 +158,7 @@ class TransactionApis(KindCoordinator[TransactionShards]):
         results = []
         for at in range(0, len(additions), AT_ONCE_MAX):
             some = additions[at : at + AT_ONCE_MAX]
-            found = await asyncio.gather(*(self._add_to_one(each, version, client.topic_ids) for each in some))
+            found = await gathered([self._add_to_one(each, version, client.topic_ids) for each in some])
             results += [
                 _TransactionResult(transactional_id=each.transactional_id, topic_results=topics)
                 for each, topics in zip(some, found, strict=True)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from bmq.core.aio.subscribers import no_op
 
 T = TypeVar("T")
+
+
+async def gathered(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of coroutines that run at the same time, in their order, as ``asyncio.gather``.
+
+    A single coroutine runs in the calling task: the usual case costs no task and no further turn of the loop.
+    """
+    if len(works) == 1:
+        return [await works[0]]
+    return await asyncio.gather(*works)
 
 
 class OwnedTasks:

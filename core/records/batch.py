@@ -334,7 +334,7 @@ def build_batch(
         attributes,
         len(records) - 1,
         base_timestamp,
-        base_timestamp + max((r.timestamp_delta for r in records), default=0),
+        base_timestamp + max([record.timestamp_delta for record in records], default=0),
         producer_id,
         producer_epoch,
         base_sequence,
@@ -363,29 +363,31 @@ def build_gap(base_offset: int, end_offset: int, leader_epoch: int) -> Iterator[
 
 def encode_record(delta: int, record: Record) -> bytes:
     """Return a record behind its length, at ``delta`` offsets from its batch's base."""
-    out = bytearray(b"\x00")
-    out += encode_varint(record.timestamp_delta)
-    out += encode_varint(delta)
-    _put_bytes(out, record.key)
-    _put_bytes(out, record.value)
-    out += encode_varint(len(record.headers))
-    for name, value in record.headers:
-        _put_bytes(out, name.encode())
-        _put_bytes(out, value)
-    return bytes(out)
+    key, value, headers = record.key, record.value, record.headers
+    parts = [
+        b"\0",
+        encode_varint(record.timestamp_delta),
+        encode_varint(delta),
+        encode_varint(-1 if key is None else len(key)),
+        key or b"",
+        encode_varint(-1 if value is None else len(value)),
+        value or b"",
+        encode_varint(len(headers)),
+    ]
+    for name, data in headers:
+        text = name.encode()
+        parts += (encode_varint(len(text)), text, encode_varint(-1 if data is None else len(data)), data or b"")
+    return b"".join(parts)
 
 
-def _put_bytes(out: bytearray, data: bytes | None) -> None:
-    if data is None:
-        out += encode_varint(-1)
-    else:
-        out += encode_varint(len(data))
-        out += data
+_ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 
 def encode_varint(value: int) -> bytes:
     """Return a zig-zag varint, as in Kafka's records."""
     rest = (value << 1) ^ (value >> 63)
+    if rest < 128:
+        return _ONE_BYTE[rest]
     out = bytearray()
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)

@@ -21,6 +21,7 @@ from typing import Any
 from bmq.coordinator.api import ClientInfo
 from bmq.coordinator.routed_api import RoutedApi, ShardListing, ready_request
 from bmq.core.aio.backoff import Backoff
+from bmq.core.aio.tasks import gathered
 from bmq.core.aio.turns import Turns, next_turn
 from bmq.core.aio.waiters import Waiters
 from bmq.core.errors import ErrorCode, RequestError
@@ -136,7 +137,7 @@ class ShardRouter:
                 return [EntryRefused.ELSEWHERE] * len(entries)
             is_of_shard = response.error_code != ErrorCode.NONE and response.error_code not in listing.of_request
             if is_of_shard and len(entries) > 1:  # it does not say of which shard
-                alone = await asyncio.gather(*(_attempt(ask, owner, [each]) for each in entries))
+                alone = await gathered([_attempt(ask, owner, [each]) for each in entries])
                 return [one for (one,) in alone]
             return [response] + [None] * (len(entries) - 1)
 
@@ -212,7 +213,7 @@ class ShardRouter:
         while True:
             seen = self._changes.wakes
             parts = self._by_owner(shards, pending)
-            results = await asyncio.gather(*(_attempt(ask, owner, entries) for owner, entries in parts))
+            results = await gathered([_attempt(ask, owner, entries) for owner, entries in parts])
             for (_, entries), result in zip(parts, results, strict=True):
                 for entry, response in zip(entries, result, strict=True):
                     answers[entry] = response
