@@ -79,8 +79,13 @@ class LoadProcess:
             raise LoadFailed(f"the client ended: {error!r}") from error
 
     def expect(self, timeout_s: float = START_S) -> Any:
-        """Return the next value that the client tells.  Raises LoadFailed if it fails or ends, or TimeoutError."""
+        """Return the next value that the client tells.
+
+        Raises LoadFailed if the client fails or ends.  Raises TimeoutError, and kills the client, if it is silent for
+        ``timeout_s``: its late value would be taken for the next.
+        """
         if not self._channel.poll(timeout_s):
+            self._process.kill()
             raise TimeoutError(f"the client told nothing in {timeout_s:.0f} s")
         try:
             kind, value = self._channel.recv()

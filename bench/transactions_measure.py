@@ -18,6 +18,7 @@ from bench.transactions_plan import (
     MANY,
     ONE,
     PARTITIONS,
+    READ,
     READS,
     RECORD_BYTES,
     SMALL,
@@ -107,12 +108,12 @@ def warm_up(side: Side, plan: Plan, number: int) -> Iterator[Sample]:
 
 
 def _require_log(side: Side, plan: Plan) -> None:
-    """Write the log that is read, by transactions of ``LARGE`` records: the first time only."""
+    """Write the log that is read, by transactions of ``READ`` records: the first time only."""
     if side.read:
         return
     topic = side.deployment.create_topic(PARTITIONS)
     side.clients.librdkafka.write(
-        side.deployment.bootstrap, topic, count=plan.read_records // LARGE, records=LARGE, partitions=PARTITIONS,
+        side.deployment.bootstrap, topic, count=plan.read_records // READ, records=READ, partitions=PARTITIONS,
         record_bytes=RECORD_BYTES,
     )  # fmt: skip
     side.read = topic

@@ -11,6 +11,8 @@ ONE, MANY, COST, READS, IDS = "one", "many", "cost", "reads", "ids"
 JAVA, LIBRDKAFKA = "Java", "librdkafka"
 SMALL, LARGE = 1, 100
 """Records of a transaction."""
+READ = 1_000
+"""Records of a transaction of the log that is read: brokers with three copies commit fewer than twenty a second."""
 TRANSACTIONS, FLUSHES = "transactions", "flushes"
 """The cases of ``COST``: bundles in transactions, and bundles of an idempotent producer, each flushed."""
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
@@ -37,7 +39,7 @@ class Plan:
     producers: int = 50
     many_s: float = 3.0
     read_records: int = 300_000
-    """Records of the log that is read, written once by transactions of ``LARGE`` records."""
+    """Records of the log that is read, written once by transactions of ``READ`` records."""
     ids: int = 100_000
 
 

@@ -24,6 +24,7 @@ from bench.transactions_plan import (
     MANY,
     ONE,
     PARTITIONS,
+    READ,
     READS,
     RECORD_BYTES,
     SITES,
@@ -178,8 +179,8 @@ def _words(results: Results) -> dict[str, tuple[str, str]]:
         ),
         READS: (
             "Readers",
-            f"One consumer reads a log of {plan['read_records']:,} records, which transactions of {LARGE} records wrote"
-            " before the rounds. The two isolations follow one another in each round, in alternating order.",
+            f"One consumer reads a log of {plan['read_records']:,} records, which transactions of {READ:,} records"
+            " wrote before the rounds. The two isolations follow one another in each round, in alternating order.",
         ),
     }
 

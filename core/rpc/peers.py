@@ -115,7 +115,7 @@ class Callee(Protocol):
 
 
 class Here(Protocol):
-    """This process, as the other side of its own requests (``core.rpc.server.InternalEndpoint``)."""
+    """The other side of a process's requests to itself (``core.rpc.server.InternalEndpoint``)."""
 
     async def ask(self, request: InternalRequest[R]) -> R:
         """Return the response.  Raises RequestError with its error, or PeerLost."""

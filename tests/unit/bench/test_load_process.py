@@ -54,6 +54,13 @@ def test_one_that_goes_on_is_killed_with_its_context(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(load_process, "GRACE_S", 0.1)
     with LoadProcess(linger) as process:
         pid = process.expect()
+    assert not psutil.pid_exists(pid)
+
+
+def test_one_that_is_silent_is_killed_so_that_its_late_value_is_nobodys() -> None:
+    with LoadProcess(linger) as process:
+        process.expect()
         with pytest.raises(TimeoutError, match="told nothing"):
             process.expect(0.01)
-    assert not psutil.pid_exists(pid)
+        with pytest.raises(LoadFailed, match="without a result"):
+            process.expect()
