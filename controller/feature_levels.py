@@ -22,7 +22,7 @@ the process supports the intention or is refused; an earlier registration is amo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bmq.core.errors import ErrorCode, RequestError
@@ -44,7 +44,8 @@ Members = Mapping[str, Ranges]
 """The supported levels of the registered members, by incarnation."""
 
 
-class FileLevels(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FileLevels:
     """A step: file the record's highest levels on storage."""
 
 

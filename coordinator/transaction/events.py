@@ -102,7 +102,8 @@ class Unused(Event):
 # ------------------------------------------------------------------------------------------------------- effects
 
 
-class NeedProducerId(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NeedProducerId:
     """Effect: get a new producer id, and handle the event again with it.  Nothing has changed."""
 
 
@@ -123,7 +124,8 @@ class Respond(NamedTuple):
     epoch: int = NO_EPOCH
 
 
-class SendMarkers(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SendMarkers:
     """Effect: send the markers of the stored transaction; then ``MarkersWritten``."""
 
 

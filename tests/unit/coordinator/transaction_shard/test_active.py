@@ -439,6 +439,23 @@ async def test_a_time_out_against_an_end_has_one_winner() -> None:
             assert await world.a.state() == ("CompleteCommit" if code == 0 else "CompleteAbort")
 
 
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("how", ["commits", "aborts", "is overdue", "is left by its producer"])
+async def test_a_transaction_ends_without_a_new_producer_id_while_epochs_are_left(how: str, version: int) -> None:
+    """The metadata store may be away for long: no end waits for it."""
+    async with running(World()) as world:
+        producer = await world.a.begin(1, version=version)
+        world.a.no_ids = True
+        if how == "is overdue":
+            await asyncio.sleep(70)
+        elif how == "is left by its producer":
+            assert (await world.a.init()).error_code == E.CONCURRENT_TRANSACTIONS
+        else:
+            assert (await world.a.end(producer, commit=how == "commits", version=version)).error_code == E.NONE
+        await completed(world, "CompleteCommit" if how == "commits" else "CompleteAbort")
+        assert len(world.a.ids) == 1
+
+
 async def test_a_time_out_that_needs_a_producer_id_waits_for_one() -> None:
     world = World()
     value = StoredTransaction(
