@@ -45,7 +45,7 @@ def console_state(
     """
     joined, catalog, collected, proxy = node.joined, node.catalog, node.collected, node.proxy
     readiness = Readiness(
-        is_serving=lambda: node.is_serving, membership=joined.membership, broker=node.broker,
+        is_in_service=lambda: node.is_in_service, membership=joined.membership, broker=node.broker,
         coordinator=node.coordinator, counts=collected.counts, quarantined=node.quarantined, descriptors=descriptors,
     )  # fmt: skip
     topics = Topics(

@@ -116,7 +116,7 @@ class Node:
         self.log_levels = LogLevels()
         self.is_open = False
         """True from the end of ``start`` until ``close``: clients' rights and topics are known."""
-        self.is_serving = False
+        self.is_in_service = False
         """True from ``begin_serving`` until ``leave``."""
         self._on_leave = on_leave
         self.ports = Ports()
@@ -194,7 +194,7 @@ class Node:
 
     def begin_serving(self) -> None:
         """Report this process as ready: all of its sockets listen."""
-        self.is_serving = True
+        self.is_in_service = True
 
     async def leave(self, deadline: float, close_by: float) -> None:
         """Leave the cluster: hand partitions and shards over to other processes, and disappear from Metadata.
@@ -202,7 +202,7 @@ class Node:
         From now on this process is not ready.  Returns by ``deadline``, on the event loop's clock.  A later ``close``
         leaves partitions as they are that are not handed over by ``close_by``.
         """
-        self.is_serving = False
+        self.is_in_service = False
         loop = asyncio.get_running_loop()
         broker, changed = self.broker, asyncio.Event()
         self.catalog.subscribe(lambda change: changed.set())

@@ -84,7 +84,8 @@ class Sweeper:
             and (not is_merge_draft(status.path) or status.path in state.settled_merges)
             and (holder := self._left_by(status, machine.epoch)) is not None
         ]
-        state.pauses = {each.path: state.pauses[each.path] for each in listed if each.path in state.pauses}
+        pauses = state.denied_pauses
+        state.denied_pauses = {each.path: pauses[each.path] for each in listed if each.path in pauses}
         folders = [status for status in listed if await self._is_left_by_job(state, status, named, now_ms)]
         if old or folders:
             await driver.prove()
@@ -99,14 +100,14 @@ class Sweeper:
     @staticmethod
     def _deny(state: UpkeepState, path: str, now_ms: int, error: Unsupported) -> None:
         """Leave a job's folder for a time; warn at the first refusal."""
-        pause_ms, _ = state.pauses.get(path, (0, 0))
+        pause_ms, _ = state.denied_pauses.get(path, (0, 0))
         if not pause_ms:
             text = (
                 "cannot delete the folder of a job that is over, and tries again ever more rarely: delete it, or give"
                 " the brokers' user the right to write into it"
             )
             _log.warning(text, extra=fields(path=path, error=error))
-        state.pauses[path] = min(max(2 * pause_ms, DENIED_PAUSE_MS), DENIED_PAUSE_MAX_MS), now_ms
+        state.denied_pauses[path] = min(max(2 * pause_ms, DENIED_PAUSE_MS), DENIED_PAUSE_MAX_MS), now_ms
 
     async def _is_left_by_job(
         self, state: UpkeepState, status: FileStatus, named: Collection[str], now_ms: int
@@ -119,7 +120,7 @@ class Sweeper:
             return False
         oldest_ms = now_ms - JOB_GRACE_MS
         is_used = status.modified_ms >= oldest_ms or any(path.startswith(f"{status.path}/") for path in named)
-        pause_ms, since_ms = state.pauses.get(status.path, (0, 0))
+        pause_ms, since_ms = state.denied_pauses.get(status.path, (0, 0))
         if not is_used and 0 <= now_ms - since_ms < pause_ms:  # below 0 the wall clock was set back
             return False
         try:
@@ -128,7 +129,7 @@ class Sweeper:
             self._deny(state, status.path, now_ms, error)
             return False
         if is_used:
-            state.pauses.pop(status.path, None)
+            state.denied_pauses.pop(status.path, None)
         return not is_used
 
     async def _has_file_of(self, folder: str, oldest_ms: int) -> bool:

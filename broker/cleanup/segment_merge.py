@@ -146,21 +146,23 @@ class SegmentMerger:
                 run.append(member)
                 parts.append(checkpoint)
                 continue
-            await self._concat(state, [one.name for one in run], parts)
+            await self._merge_run(state, [one.name for one in run], parts)
             run, parts = [], []
-        await self._concat(state, [one.name for one in run], parts)
+        await self._merge_run(state, [one.name for one in run], parts)
         return is_read
 
-    async def _concat(self, state: RetentionState, names: Sequence[SegmentName], parts: Sequence[Checkpoint]) -> None:
+    async def _merge_run(
+        self, state: RetentionState, names: Sequence[SegmentName], parts: Sequence[Checkpoint]
+    ) -> None:
         """Join the run, if it has several members.  If storage refuses the concat, all stays as it is."""
         if len(names) < 2:
             return
-        refusal = await self.join(state, names, parts)
+        refusal = await self._concat(state, names, parts)
         if refusal is not None:
             text = "storage refuses to merge a segment with the next"
             self._failed(text, state.driver.path.log(names[0]), refusal)
 
-    async def join(
+    async def _concat(
         self, state: RetentionState, names: Sequence[SegmentName], parts: Sequence[Checkpoint]
     ) -> StorageError | None:
         """Write the new index as a draft, concat, rename the index, delete the old ones: in this order.

@@ -37,18 +37,19 @@ class Job(Enum):
 class UpkeepState(RetentionState):
     """The shared state of a partition's jobs under an owner, beside the state of its retention.
 
-    ``due``: the times of its jobs, in milliseconds.  ``merge_from``: the name at which the next pass of merging begins,
-    None for the log's first name.  ``unread_from``: the name at which a later pass begins to read unreadable indexes
-    again, None without any.  ``denied_folders``: the jobs' folders whose drafts may not be given back, as of the last
-    look.  ``drafts``: the reads of drafts of merges, None before the first.  ``is_crowded``: the folder has too many
-    temporary files, as of the last look.  ``late_merges``: the drafts whose merges cannot be settled, as of the last
-    look.  ``locked_merges``: since when (monotonic) other calls hold the files of a merge, by drafts, as of the last
-    look.  ``settled_merges``: the settled drafts of former owners' merges, as of the last complete look.  ``pauses``:
-    the pause and its beginning (wall time), by jobs' folders that may not be deleted, as of the last sweep.
+    ``due``: the times of its jobs, in milliseconds. ``merge_from``: the name at which the next pass of merging
+    begins, None for the log's first name. ``unread_from``: the name at which a later pass begins to read unreadable
+    indexes again, None without any. ``denied_folders``: the jobs' folders whose drafts may not be given back, as of
+    the last look. ``drafts``: the reads of drafts of merges, None before the first. ``is_crowded``: the folder has
+    too many temporary files, as of the last look. ``late_merges``: the drafts whose merges cannot be settled, as of
+    the last look. ``locked_merges``: since when (monotonic) other calls hold the files of a merge, by drafts, as of
+    the last look. ``settled_merges``: the settled drafts of former owners' merges, as of the last complete look.
+    ``denied_pauses``: the pause and its beginning (wall time), by jobs' folders that may not be deleted, as of the
+    last sweep.
     """
 
     __slots__ = (
-        "denied_folders", "drafts", "due", "is_crowded", "late_merges", "locked_merges", "merge_from", "pauses",
+        "denied_folders", "denied_pauses", "drafts", "due", "is_crowded", "late_merges", "locked_merges", "merge_from",
         "settled_merges", "unread_from",
     )  # fmt: skip
 
@@ -63,7 +64,7 @@ class UpkeepState(RetentionState):
         self.late_merges: frozenset[str] = frozenset()
         self.locked_merges: dict[str, int] = {}
         self.settled_merges: frozenset[str] = frozenset()
-        self.pauses: dict[str, tuple[int, int]] = {}
+        self.denied_pauses: dict[str, tuple[int, int]] = {}
 
     def forget_files(self) -> None:
         """Forget names and sizes of closed files; merging begins at the log's first name again.

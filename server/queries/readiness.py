@@ -17,7 +17,7 @@ from bmq.server.roles.coordinator import CoordinatorRole
 class Readiness:
     """The readiness of one process to serve clients."""
 
-    is_serving: Callable[[], bool]
+    is_in_service: Callable[[], bool]
     """Returns False while the process starts or drains."""
     membership: Membership
     broker: BrokerRole | None
@@ -38,7 +38,7 @@ class Readiness:
         If storage acknowledges nothing, the result is still True. Storage fails for all processes at once, and a
         service without endpoints could return neither reads from memory nor an error with the reason.
         """
-        if not self.is_serving():
+        if not self.is_in_service():
             return False, "starting, or draining"
         if self.descriptors is not None and self.descriptors.is_out:
             return False, "no file descriptor is left: new connections are closed as they come"

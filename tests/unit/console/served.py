@@ -56,7 +56,7 @@ async def serving() -> Any:
     fs, kv = MemoryFileSystem(MemoryStorage(Random(0)), "n"), MemoryKeyValue(MemoryStore())
     async with single_node(CONFIG, fs, kv) as node:
         await node.start()
-        node.is_serving = True
+        node.is_in_service = True
         assert node.traffic is not None
         state = console_state(node)
         server = HttpServer(state, "127.0.0.1", 0)

@@ -343,9 +343,9 @@ async def test_clients_of_any_listener_that_do_not_read_are_closed_once_others_w
         ends.callback(sockets.close)
         await sockets.start()
         await node.admin.create_topic("wide", PARTITIONS)
-        assert not node.is_serving
+        assert not node.is_in_service
         await sockets.open()
-        assert node.is_serving
+        assert node.is_in_service
         port = sockets._ports[name]
         for _ in range(READERS):
             ends.callback(non_reader(host, port).close)

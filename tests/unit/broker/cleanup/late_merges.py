@@ -12,12 +12,21 @@ from bmq.broker.cleanup.segment_merge import merged
 from bmq.core.model import SegmentName
 from bmq.storage.filesystem import StorageError, write_once
 from bmq.storage.layout import base_name
+from bmq.storage.log_segments import walk
 from bmq.storage.segment import encode_idx
 from tests.unit.broker.cleanup.compacted_logs import BRISK, COMPACT, Found, update
 from tests.unit.broker.cleanup.upkeep import PATH, Owner, World
 
 PATIENT = replace(BRISK, step_timeout_ms=1 << 40)
 """The janitor of a process that stands still: its deadlines do not run."""
+LATE = "merge may still come and cannot be settled"
+"""A part of the log line of a log that waits."""
+RETRY_S = BRISK.retry_ms / 1000 + 1
+
+
+async def names_of(world: World) -> list[SegmentName]:
+    """Return the names of the log's files, in order."""
+    return [one.name async for one in walk(world.reading, PATH)]
 
 
 async def begun_merge(
@@ -78,3 +87,15 @@ def _raise(path: str, error: Exception) -> None:
 async def drafts(world: World) -> list[str]:
     """Return the names of the drafts of merges."""
     return [name for name in await world.names() if name.startswith(".join-")]
+
+
+def refuse(owner: Owner, error: StorageError) -> Counter[str]:
+    """Refuse the owner's concats with this error; return how often each target was asked for."""
+    calls = Counter[str]()
+
+    async def refused(target: str, sources: Sequence[str]) -> None:
+        calls[base_name(target)] += 1
+        raise error
+
+    owner.steps.concat = refused  # type: ignore[method-assign]
+    return calls
