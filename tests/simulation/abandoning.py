@@ -151,7 +151,7 @@ class Abandoning:
     async def abandon(self, message: Message) -> None:
         """Send a request to the stopped process, and give it up."""
         assert message.request.API_KEY in self.apis, f"{self.name} gives up {message.request.name}"
-        await abandon(self.client, message, self.at.gives_up_s)
+        await abandon(self.client, message, self.at.gives_up_s, may_respond=self.at.has_begun)
 
     async def go_on(self) -> None:
         """Do the same and more through another process."""
