@@ -67,6 +67,8 @@ class Member:
     instance: str | None = None
     member_id: str = ""
     generation: int = -1
+    is_stored: bool = False
+    """The member id is durable, with an assignment."""
     client: Client = field(init=False)
     rng: Random = field(init=False)
 
@@ -88,11 +90,14 @@ class Member:
             except Disconnected:
                 await pause(self.world)
             except Refused as refused:
-                if refused.code is ErrorCode.UNKNOWN_MEMBER_ID:
+                # As in Kafka, a new id of a static member is durable only with its assignment.  A coordinator that has
+                # given the id and lost the shard before has a successor that knows the former id.
+                is_forgotten = refused.code is ErrorCode.FENCED_INSTANCE_ID and not self.is_stored
+                if refused.code is ErrorCode.UNKNOWN_MEMBER_ID or is_forgotten:
                     self.member_id = ""
                 if refused.code in _GO_ELSEWHERE:
                     self.client.close()  # and goes on at any proxy
-                if not refused.code.is_retriable and refused.code not in _AGAIN:
+                if not refused.code.is_retriable and refused.code not in _AGAIN and not is_forgotten:
                     self.world.observed.errors.append(f"member of {self.group}: {refused}")
                     return
                 await pause(self.world)
@@ -123,6 +128,7 @@ class Member:
                 continue
             check(response.error_code)
             break
+        self.is_stored = self.is_stored and self.member_id == response.member_id
         self.member_id, self.generation = response.member_id, response.generation_id
         return await self._sync([m.member_id for m in response.members] if response.leader == self.member_id else [])
 
@@ -144,6 +150,7 @@ class Member:
         )
         response = await self.client.call(request, SyncGroupResponse, 3, timeout_s=60)
         check(response.error_code)
+        self.is_stored = True
         mine = assigned(bytes(response.assignment), self.topic)
         # A static member keeps its assignment and the generation under another member id (KIP-345): it may have been
         # told UNKNOWN_MEMBER_ID by a coordinator that had removed it, and lost the shard before that was durable.
