@@ -141,10 +141,11 @@ class Forwards:
         its own, ``work`` would begin before its caller's cancellation, and send such a request.
         """
         drained = self._drained = self._drained or asyncio.get_running_loop().create_future()
-        scope = asyncio.timeout(None)
+        scope, is_over = asyncio.timeout(None), False
 
         def end(_: asyncio.Future[None]) -> None:
-            scope.reschedule(asyncio.get_running_loop().time())
+            if not is_over:  # the loop may have scheduled this call before it was removed
+                scope.reschedule(asyncio.get_running_loop().time())
 
         try:
             async with scope:
@@ -152,6 +153,7 @@ class Forwards:
                 try:
                     return await work
                 finally:
+                    is_over = True
                     drained.remove_done_callback(end)
         except TimeoutError:
             if not scope.expired():
