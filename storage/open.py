@@ -81,7 +81,7 @@ def resolved_url(url: str, *, hadoop_conf_dir: str = "") -> str:
         return url
     from bmq.storage.hdfs.name_service import read_config, resolve
 
-    return str(resolve(url, read_config(url, hadoop_conf_dir)))
+    return str(resolve(url, read_config(hadoop_conf_dir)))
 
 
 async def namenode_states(

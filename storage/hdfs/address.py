@@ -60,6 +60,11 @@ class HdfsAddress:
         return f"hdfs://{names}{self.root}{query}"
 
 
+def canonical_host(host: str) -> str:
+    """Return a host's name in lower case, without the dot that may end a full name: equal names are equal texts."""
+    return host.lower().removesuffix(".")
+
+
 def _host_and_port(name: str, url: str) -> tuple[str, int]:
     host, colon, port = name.strip().rpartition(":")
     if not colon or port.endswith("]"):  # no port; a bare IPv6 address ends with its bracket

@@ -34,9 +34,9 @@ from bmq.storage.hdfs.delegation_token import (
     StorageToken,
     TokenGrant,
 )
-from bmq.storage.hdfs.name_service import logical_names, protection, read_config, resolve
+from bmq.storage.hdfs.name_service import logical_names, read_config, resolve
 from bmq.storage.hdfs.namenode import NameNode
-from bmq.storage.hdfs.security import HdfsSecurity
+from bmq.storage.hdfs.security import HdfsSecurity, read_security
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.hdfs.token_file import FileState, Tokens, file_states, read_token_files, token_files
 from bmq.storage.hdfs.token_login import DelegatedAuthenticator, FileToken, GivenToken, choose_token, no_token_for
@@ -74,9 +74,9 @@ async def find_login(
     """
     if token is not None:
         return _by_given_token(url, token)
-    config = read_config(url, conf_folder)
+    config = read_config(conf_folder)
     address = resolve(url, config)
-    security = protection(address, config, login)
+    security = read_security(config)
     names = logical_names(address, config)
 
     def make_own() -> Authenticator:

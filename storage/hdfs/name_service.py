@@ -10,25 +10,19 @@ URL                                    NameNodes
 
 A name service has one NameNode (``dfs.namenode.rpc-address.NS``), or several (``dfs.ha.namenodes.NS``, and
 ``dfs.namenode.rpc-address.NS.NN`` of each).  The client's behaviour has settings of this project: of the configuration
-only the properties that say how to reach HDFS, and how it is protected (``security``), are used.  Names and defaults
-are those of ``HdfsClientConfigKeys`` and ``DFSUtilClient``.
+only the properties that say how to reach HDFS, and how it is protected (``security``), are used.  The protection holds
+for every root, however its URL spells the NameNodes (UserGroupInformation.isSecurityEnabled).  Names and defaults are
+those of ``HdfsClientConfigKeys`` and ``DFSUtilClient``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from dataclasses import replace
 
-from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
-from bmq.core.logging.fields import fields
 from bmq.core.urls import split_url
-from bmq.storage.hdfs.address import DEFAULT_RPC_PORT, USE_DATANODE_HOSTNAME, HdfsAddress
-from bmq.storage.hdfs.handshake import TRANSFER_PROTECTION
-from bmq.storage.hdfs.security import AUTHENTICATION, HdfsSecurity, is_kerberos, read_security
+from bmq.storage.hdfs.address import DEFAULT_RPC_PORT, USE_DATANODE_HOSTNAME, HdfsAddress, canonical_host
 from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError, conf_folder, read_folder
-
-_log = logging.getLogger(__name__)
 
 _DEFAULT_FS = ("fs.defaultFS", "fs.default.name")  # the second was the first one's name before Hadoop 0.23
 _EMPTY = SiteConfig({})
@@ -41,7 +35,6 @@ def resolve(url: str, config: SiteConfig = _EMPTY) -> HdfsAddress:
     if parts.scheme == "hdfs" and not authority:
         authority = _default_authority(url, config)
     if parts.scheme == "hdfs" and _is_name_service(authority, config):
-        _require_supported(config)
         nodes = config.list(f"dfs.ha.namenodes.{authority}") or [""]
         named = ",".join(_rpc_address(authority, node, config) for node in nodes)
         try:
@@ -55,18 +48,6 @@ def resolve(url: str, config: SiteConfig = _EMPTY) -> HdfsAddress:
     return replace(address, use_datanode_hostname=config.is_true(USE_DATANODE_HOSTNAME))
 
 
-def protection(address: HdfsAddress, config: SiteConfig, login: HdfsLogin = NO_HDFS_LOGIN) -> HdfsSecurity:
-    """Return how the cluster of ``address`` is protected.
-
-    The configuration may be another cluster's.  It counts if it names a NameNode of ``address``, or if a ``login`` is
-    set.  Raises ValueError for a protection that is not built.
-    """
-    is_own = not _configured_namenodes(config).isdisjoint(address.namenodes)
-    if not is_own and login == NO_HDFS_LOGIN:
-        return HdfsSecurity(source=config.source)
-    return read_security(config)
-
-
 def logical_names(address: HdfsAddress, config: SiteConfig) -> tuple[str, ...]:
     """Return the name services of the configuration that have a NameNode of ``address``."""
     prefix = "dfs.ha.namenodes."
@@ -76,7 +57,7 @@ def logical_names(address: HdfsAddress, config: SiteConfig) -> tuple[str, ...]:
         with contextlib.suppress(ValueError):  # a service without addresses, or with names without meaning here
             nodes = config.list(f"{prefix}{service}") or [""]
             named = ",".join(_rpc_address(service, node, config) for node in nodes)
-            if not set(HdfsAddress.parse(f"hdfs://{named}").namenodes).isdisjoint(address.namenodes):
+            if not _canonical(HdfsAddress.parse(f"hdfs://{named}")).isdisjoint(_canonical(address)):
                 found.append(service)
     return tuple(found)
 
@@ -87,28 +68,32 @@ def rpc_authority(host: str, config: SiteConfig) -> str:
     The result is a name service, or ``host:port`` for a NameNode without a name service.
     """
     for found in sorted(_configured_namenodes(config)):
-        if found[0] == host:
+        if found[0] == canonical_host(host):
             address = HdfsAddress.parse(f"hdfs://{host}:{found[1]}")
             return next(iter(logical_names(address, config)), f"{host}:{found[1]}")
     return ""
 
 
 def _configured_namenodes(config: SiteConfig) -> set[tuple[str, int]]:
-    """Return host and port of each NameNode in the configuration."""
+    """Return canonical host and port of each NameNode in the configuration."""
     values = [config.get(name) for name in config.names("dfs.namenode.rpc-address")]
     values += [split_url(config.get(name)).netloc for name in _DEFAULT_FS if name in config]
     found = set()
     for value in values:
         with contextlib.suppress(ValueError):  # a name without any meaning here: not the root's NameNode
-            found |= set(HdfsAddress.parse(f"hdfs://{value}").namenodes)
+            found |= _canonical(HdfsAddress.parse(f"hdfs://{value}"))
     return found
 
 
-def read_config(url: str, folder: str = "") -> SiteConfig:
+def _canonical(address: HdfsAddress) -> set[tuple[str, int]]:
+    """Return host and port of each NameNode, spelt so that equal names are equal texts."""
+    return {(canonical_host(host), port) for host, port in address.namenodes}
+
+
+def read_config(folder: str = "") -> SiteConfig:
     """Return the configuration in ``folder``, or in the environment's folder; an empty one if there is none.
 
-    Raises SiteFileError if it cannot be read.  If ``url`` names the NameNodes itself and ``folder`` is empty, that is
-    only logged.
+    Raises SiteFileError if it cannot be read, whatever the root: the file may demand Kerberos or encryption.
     """
     found = conf_folder(folder)
     if found is None:
@@ -116,15 +101,9 @@ def read_config(url: str, folder: str = "") -> SiteConfig:
     try:
         return read_folder(found)
     except SiteFileError as error:
-        if folder or not _names_ports(url):
+        if folder:
             raise
-        _log.warning("Hadoop's configuration is not used", extra=fields(path=found, error=error))
-        return _EMPTY
-
-
-def _names_ports(url: str) -> bool:
-    """Return whether each NameNode in ``url`` has its port, and so cannot be a name service."""
-    return all(name.rpartition(":")[2].isdigit() for name in split_url(url).netloc.split(","))
+        raise SiteFileError(f"{error} (the folder is that of HADOOP_CONF_DIR, or of HADOOP_HOME)") from None
 
 
 def _default_authority(url: str, config: SiteConfig) -> str:
@@ -166,11 +145,3 @@ def _rpc_address(service: str, node: str, config: SiteConfig) -> str:
     if address.endswith("]") or ":" not in address:
         address = f"{address}:{DEFAULT_RPC_PORT}"
     return address
-
-
-def _require_supported(config: SiteConfig) -> None:
-    """Raise ValueError for a cluster at which this client would fail later, with a text that says less."""
-    if is_kerberos(config):
-        return  # ``security`` has its own checks
-    if value := config.get(TRANSFER_PROTECTION):
-        raise ValueError(f"{config.source}: {TRANSFER_PROTECTION}={value} needs {AUTHENTICATION}=kerberos")

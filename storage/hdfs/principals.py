@@ -12,6 +12,7 @@ import socket
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from bmq.storage.hdfs.address import canonical_host
 from bmq.storage.hdfs.sasl import LoginFailed
 
 HOST = "_HOST"
@@ -47,7 +48,7 @@ class ServerPrincipal:
         """Return the principals that servers at ``hosts`` have, as far as the configuration shows it."""
         if self.pattern:
             return []
-        names = [host.lower() for host in hosts if not _is_address(host)]
+        names = [canonical_host(host) for host in hosts if not _is_address(host)]
         return list(dict.fromkeys(self.principal.replace(HOST, name) for name in names))
 
     def check(self, host: str, names: Collection[str], service: str, server_id: str) -> str:
@@ -60,7 +61,7 @@ class ServerPrincipal:
         if self.pattern:
             if fnmatch.fnmatchcase(offered, self.pattern):
                 return offered
-        elif offered in {self.principal.replace(HOST, name.lower()) for name in (host, *names)}:
+        elif offered in {self.principal.replace(HOST, canonical_host(name)) for name in (host, *names)}:
             return offered
         property_name = f"{PRINCIPAL}.pattern" if self.pattern else PRINCIPAL
         raise LoginFailed(

@@ -59,14 +59,15 @@ class WebHdfsFileSystem:
     async def open(cls, url: str, *, holder: str, user: str = "", conf_folder: str = "") -> WebHdfsFileSystem:
         """Make the file system, without a connection yet.
 
-        Raises ValueError for a malformed URL, and Unsupported if Hadoop's configuration has Kerberos for this cluster.
+        Raises ValueError for a malformed URL, and Unsupported if Hadoop's configuration has Kerberos.
         """
         parts = split_url(url)
         if parts.scheme != "webhdfs" or not parts.hostname or not parts.port:
             raise ValueError(f"{without_userinfo(url)!r}: expected webhdfs://host:port/folder")
         root = "".join("/" + part for part in parts.path.split("/") if part)
-        config = read_config(url, conf_folder)
-        if is_kerberos(config) and (authority := rpc_authority(parts.hostname, config)):
+        config = read_config(conf_folder)
+        if is_kerberos(config):
+            authority = rpc_authority(parts.hostname, config) or parts.hostname
             raise Unsupported(_needs_kerberos(url, f"hdfs://{authority}{root}"))
         name = SimpleAuthenticator.for_user(user).user
         client = hdfs.InsecureClient(f"http://{parts.netloc}", user=name, timeout=_TIMEOUT_S)

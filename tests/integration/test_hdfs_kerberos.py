@@ -16,10 +16,11 @@ import pytest
 from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
 from bmq.storage.filesystem import NotAllowed
 from bmq.storage.hdfs.auth import KerberosAuthenticator, SimpleAuthenticator, make_authenticator
-from bmq.storage.hdfs.name_service import protection, read_config, resolve
+from bmq.storage.hdfs.name_service import read_config, resolve
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.principals import ServerPrincipal
 from bmq.storage.hdfs.sasl import LoginFailed
+from bmq.storage.hdfs.security import read_security
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.services.hdfs import HdfsCluster
 from tests.services.hdfs_config import write_conf
@@ -65,9 +66,9 @@ def test_javas_client_writes_and_reads_with_a_ticket_and_not_without_one(
 @contextlib.asynccontextmanager
 async def namenode(secure_hdfs: HdfsCluster, login: HdfsLogin = NO_HDFS_LOGIN) -> AsyncIterator[NameNode]:
     """Yield a client of the cluster's NameNode, by the configuration that its clients have."""
-    config = read_config(secure_hdfs.root, str(secure_hdfs.conf_folder))
+    config = read_config(str(secure_hdfs.conf_folder))
     address = resolve(f"{secure_hdfs.root}/", config)
-    identity = make_authenticator(protection(address, config, login), login)
+    identity = make_authenticator(read_security(config), login)
     client = NameNode(address.namenodes, HdfsSettings(), identity)
     try:
         yield client

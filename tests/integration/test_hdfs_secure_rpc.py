@@ -11,8 +11,9 @@ from bmq.core.hdfs_login import HdfsLogin
 from bmq.storage.filesystem import NotAllowed, StorageError
 from bmq.storage.hdfs import HdfsFileSystem
 from bmq.storage.hdfs.auth import make_authenticator
-from bmq.storage.hdfs.name_service import protection, read_config, resolve
+from bmq.storage.hdfs.name_service import read_config, resolve
 from bmq.storage.hdfs.namenode import NameNode
+from bmq.storage.hdfs.security import read_security
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.integration.test_hdfs_secure_files import (
     OPTIONS,
@@ -56,9 +57,9 @@ def level(secure_hdfs: HdfsCluster) -> str:
 def namenode(secure_hdfs: HdfsCluster, keytab: str, folder: Path, levels: str) -> NameNode:
     """Return a client of the cluster's NameNode whose ``hadoop.rpc.protection`` is ``levels``."""
     write_conf(folder, {**secure_hdfs.client_settings, "hadoop.rpc.protection": levels})
-    config, login = read_config(secure_hdfs.root, str(folder)), HdfsLogin(keytab)
+    config, login = read_config(str(folder)), HdfsLogin(keytab)
     address = resolve(f"{secure_hdfs.root}/", config)
-    identity = make_authenticator(protection(address, config, login), login)
+    identity = make_authenticator(read_security(config), login)
     return NameNode(address.namenodes, HdfsSettings(), identity)
 
 

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from bmq.core.hdfs_login import HdfsLogin
-from bmq.storage.hdfs.name_service import protection, read_config, resolve
+from bmq.storage.hdfs.login import find_login
+from bmq.storage.hdfs.name_service import logical_names, read_config, resolve, rpc_authority
+from bmq.storage.hdfs.security import read_security
 from bmq.storage.hdfs.site_files import SiteConfig, SiteFileError
+from tests.services.hdfs_config import write_conf
 
 HA = {
     "fs.defaultFS": "hdfs://mycluster",
@@ -57,7 +60,6 @@ def test_a_url_and_the_configuration_give_the_namenodes_addresses(
             "hdfs://mycluster/b", set(), {"dfs.namenode.rpc-address.mycluster.nn1": "${nowhere}:8020"},
             "conf: dfs.namenode.rpc-address.mycluster.nn1=${nowhere}:8020 has a variable without a value",
         ),
-        ("hdfs:///b", set(), {"dfs.data.transfer.protection": "privacy"}, "dfs.data.transfer.protection=privacy needs"),
         ("hdfs://mycluster:8020/b", set(), {}, "mycluster is a name service in conf, and has no port: leave it out"),
         ("hdfs://u:secret@mycluster/b", set(), {}, "user, query and fragment have no meaning here"),
     ],
@@ -81,30 +83,65 @@ def test_a_url_without_a_namenode_needs_a_configuration_folder() -> None:
     "properties", [{"hadoop.security.authentication": "kerberos"}, {"dfs.data.transfer.protection": "privacy"}]
 )
 def test_addresses_in_the_url_are_used_whatever_the_configuration(properties: dict[str, str]) -> None:
-    """The configuration may be another cluster's: the NameNode itself responds whether it accepts the client."""
     config = SiteConfig({**HA, **properties}, "conf")
     assert str(resolve("hdfs://nn:8020/b", config)) == "hdfs://nn:8020/b"
 
 
+@pytest.mark.parametrize("url", ["hdfs://mycluster/b", "hdfs:///b", "hdfs://other/b", "hdfs://nn:8020/b"])
+def test_simple_authentication_has_no_handshake_whatever_the_levels_of_data_transfer(url: str) -> None:
+    """Hadoop's clients and datanodes skip the handshake without Kerberos (SaslDataTransferClient.send)."""
+    config = SiteConfig({**HA, "dfs.data.transfer.protection": "privacy"}, "conf")
+    resolve(url, config)
+    assert read_security(config).transfer_levels == ()
+
+
 @pytest.mark.parametrize(
-    ("url", "login", "expected"),
+    "url",
     [
-        ("hdfs://mycluster/b", HdfsLogin(), True),
-        ("hdfs:///b", HdfsLogin(), True),
-        ("hdfs://other/b", HdfsLogin(), True),
-        ("hdfs://m1.example.org:8020/b", HdfsLogin(), True),
-        ("hdfs://m2.example.org/b", HdfsLogin(), True),
-        ("hdfs://elsewhere:8020/b", HdfsLogin(), False),
-        ("hdfs://m1.example.org:9999/b", HdfsLogin(), False),
-        ("hdfs://elsewhere:8020/b", HdfsLogin(keytab="/k"), True),
-        ("hdfs://elsewhere:8020/b", HdfsLogin(principal="bmq@R"), True),
+        "hdfs://mycluster/b",
+        "hdfs:///b",
+        "hdfs://m1.example.org:8020/b",
+        "hdfs://M1.Example.ORG:8020/b",
+        "hdfs://m1.example.org.:8020/b",
+        "hdfs://m1:8020/b",
+        "hdfs://10.0.0.1:8020/b",
+        "hdfs://[::1]:8020/b",
+        "hdfs://m1.example.org:9999/b",
+        "hdfs://m1,elsewhere:8020/b",
+        "hdfs://elsewhere/b",
     ],
 )
-def test_kerberos_holds_for_the_clusters_of_its_configuration(url: str, login: HdfsLogin, expected: bool) -> None:
-    properties = {"hadoop.security.authentication": "kerberos", "dfs.namenode.kerberos.principal": "nn/_HOST@R"}
-    config = SiteConfig({**HA, **properties}, "conf")
-    assert protection(resolve(url, config), config, login).is_kerberos is expected
-    assert not protection(resolve(url, config), SiteConfig(HA, "conf"), HdfsLogin()).is_kerberos
+@pytest.mark.parametrize("login", [HdfsLogin(), HdfsLogin(principal="bmq@R"), HdfsLogin(keytab="/k")])
+async def test_kerberos_in_the_configuration_holds_for_every_root(tmp_path: Path, url: str, login: HdfsLogin) -> None:
+    """A root whose URL is spelt otherwise than in the files must not fall back to simple authentication."""
+    properties = {
+        "hadoop.security.authentication": "kerberos",
+        "dfs.namenode.kerberos.principal": "nn/_HOST@R",
+        "dfs.namenode.kerberos.principal.mycluster.nn1": "other/_HOST@R",
+        "dfs.data.transfer.protection": "privacy",
+        "dfs.encrypt.data.transfer": "true",
+    }
+    write_conf(tmp_path, {**HA, **properties})
+    security = (await find_login(url, conf_folder=str(tmp_path), login=login)).security
+    assert security.is_kerberos
+    assert security.namenode_principal == "nn/_HOST@R"
+    assert security.transfer_levels == ("auth-conf",)
+    assert security.is_transfer_encrypted
+    assert not security.is_fallback_allowed
+
+
+async def test_encryption_in_the_configuration_holds_for_every_root(tmp_path: Path) -> None:
+    write_conf(tmp_path, {**HA, "dfs.encrypt.data.transfer": "true"})
+    found = await find_login("hdfs://elsewhere:8020/b", conf_folder=str(tmp_path))
+    assert found.security.is_transfer_encrypted
+    assert not found.security.is_kerberos
+
+
+@pytest.mark.parametrize("url", ["hdfs://M1.example.ORG:8020/b", "hdfs://m1.example.org.:8020/b"])
+def test_a_namenodes_name_service_is_found_whatever_the_case_of_its_name(url: str) -> None:
+    config = SiteConfig(HA, "conf")
+    assert logical_names(resolve(url, config), config) == ("mycluster",)
+    assert rpc_authority("M1.Example.org", config) == "mycluster"
 
 
 @pytest.mark.parametrize(
@@ -124,22 +161,21 @@ def test_the_use_of_datanode_host_names_is_part_of_the_resolved_url(url: str, va
     assert resolve(str(address)) == address
 
 
-def test_a_broken_configuration_is_an_error_only_for_urls_that_need_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("url", ["hdfs://a:1,b:2/x", "hdfs://a/x", "hdfs:///x"])
+async def test_a_broken_configuration_is_an_error_for_every_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    """A root with NameNodes and ports was served before the configuration was read at all."""
+    """The file may demand Kerberos: without it the log-in would be simple authentication."""
     (tmp_path / "core-site.xml").write_text("<configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    assert str(resolve("hdfs://a:1,b:2/x", read_config("hdfs://a:1,b:2/x"))) == "hdfs://a:1,b:2/x"
-    assert "Hadoop's configuration is not used" in caplog.text
-    for url in ("hdfs://a/x", "hdfs:///x", "hdfs://a:1,b/x"):
-        with pytest.raises(SiteFileError, match=r"core-site\.xml is not XML"):
-            read_config(url)
     with pytest.raises(SiteFileError, match=r"core-site\.xml is not XML"):
-        read_config("hdfs://a:1/x", str(tmp_path))
+        await find_login(url)
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    with pytest.raises(SiteFileError, match=r"core-site\.xml is not XML"):
+        await find_login(url, conf_folder=str(tmp_path))
 
 
 def test_without_any_folder_there_is_no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.delenv("HADOOP_HOME", raising=False)
-    assert "fs.defaultFS" not in read_config("hdfs:///x")
+    assert "fs.defaultFS" not in read_config()

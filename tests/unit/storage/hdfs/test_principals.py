@@ -15,6 +15,7 @@ REALM = "EXAMPLE.ORG"
     [
         ("nn/_HOST@EXAMPLE.ORG", "", "nn1.example.org", (), ("nn", "nn1.example.org")),
         ("nn/_HOST@EXAMPLE.ORG", "", "NN1.Example.org", (), ("nn", "nn1.example.org")),
+        ("nn/_HOST@EXAMPLE.ORG", "", "NN1.Example.org.", (), ("nn", "nn1.example.org")),
         ("nn/_HOST@EXAMPLE.ORG", "", "10.0.0.1", ("nn1.example.org",), ("nn", "nn1.example.org")),
         ("nn/fixed@EXAMPLE.ORG", "", "10.0.0.1", (), ("nn", "fixed")),
         ("nn/_HOST@EXAMPLE.ORG", "nn/*.example.org@EXAMPLE.ORG", "alias", (), ("nn", "nn7.example.org")),

@@ -182,8 +182,9 @@ async def test_too_many_files_and_a_missing_one_are_errors(file: Path, monkeypat
 
 
 async def test_a_file_without_a_token_for_these_namenodes_leaves_the_log_in_to_others(
-    file: Path, caplog: pytest.LogCaptureFixture
+    file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR")
     with caplog.at_level(logging.INFO):
         found = await find_login("hdfs://127.0.0.1:9999/a")
     assert isinstance(found.make_identity(), SimpleAuthenticator)
