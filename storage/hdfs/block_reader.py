@@ -35,7 +35,7 @@ from bmq.storage.hdfs.data_transfer import (
     status_name,
     unpack_crcs,
 )
-from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaNotReady, node_name
+from bmq.storage.hdfs.datanode import NodeUnreachable, NoReplica, ReplicaFailed, ReplicaNotReady, node_name
 from bmq.storage.hdfs.handshake import (
     MESSAGE_BYTES_MAX,
     Handshake,
@@ -54,10 +54,6 @@ _LENGTHS = struct.Struct(">IH")
 
 
 T = TypeVar("T")
-
-
-class ReplicaFailed(Exception):
-    """One replica cannot be read; another may be.  Never leaves this package."""
 
 
 class BadChecksum(ReplicaFailed):
@@ -287,7 +283,7 @@ async def read_replica(
 
     Raises ReplicaFailed with the reason why it cannot, TokenRefused if it does not take the token.
     """
-    return await with_another_key(lambda: _read_replica(client, node, block, token, offset, length))
+    return await with_another_key(client, lambda: _read_replica(client, node, block, token, offset, length))
 
 
 async def _read_replica(
@@ -320,7 +316,7 @@ async def _read_replica_into(
     Raises ReplicaFailed, or its BadChecksum or NotLetIn, if that fails, and TokenRefused if the datanode does not take
     the token.
     """
-    await with_another_key(lambda: _fill_by_thread(client, node, located, offset, parts))
+    await with_another_key(client, lambda: _fill_by_thread(client, node, located, offset, parts))
 
 
 async def _fill_by_thread(

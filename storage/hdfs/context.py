@@ -11,21 +11,29 @@ from typing import TypeVar
 
 from bmq.core.aio.backoff import Backoff
 from bmq.core.aio.tasks import OwnedTasks
-from bmq.storage.filesystem import StorageUnavailable
+from bmq.storage.filesystem import PipelineFailed, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator
 from bmq.storage.hdfs.bad_replicas import BadReplicas
 from bmq.storage.hdfs.data_connections import DataConnections
-from bmq.storage.hdfs.datanode import Datanodes, SuspectNodes, node_name
-from bmq.storage.hdfs.encryption_keys import EncryptionKeys
-from bmq.storage.hdfs.handshake import OPEN_TRANSFER, Handshake, KeyRefused, TransferSecurity, encrypted_handshake
+from bmq.storage.hdfs.datanode import Datanodes, ReplicaFailed, SuspectNodes, node_name
+from bmq.storage.hdfs.handshake import (
+    OPEN_TRANSFER,
+    Handshake,
+    HandshakeFailed,
+    KeyRefused,
+    TokenRefused,
+    TransferSecurity,
+    encrypted_handshake,
+)
 from bmq.storage.hdfs.lease_renewer import LeaseRenewer
 from bmq.storage.hdfs.lengths import LengthReporter
 from bmq.storage.hdfs.namenode import NameNode
-from bmq.storage.hdfs.pipeline import Pipeline, TokenExpired
+from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut, TokenExpired
 from bmq.storage.hdfs.pipeline_timer import PipelineClock
 from bmq.storage.hdfs.refusing_nodes import RefusingNodes
 from bmq.storage.hdfs.settings import HdfsSettings
+from bmq.storage.hdfs.transfer_encryption import TransferEncryption
 
 _COMPLETE_PAUSE_S = Backoff(0.002, 0.4)
 _CIPHER_THREADS = 2
@@ -41,8 +49,7 @@ def _cipher_threads() -> ThreadPoolExecutor:
 class HdfsClient:
     """The shared state of one ``HdfsFileSystem``.
 
-    ``keys`` is set if connections to datanodes are encrypted by the NameNode's keys.  ``cipher_threads`` are begun with
-    the first large piece of a protected connection.
+    ``cipher_threads`` are begun with the first large piece of a protected connection.
     """
 
     settings: HdfsSettings
@@ -59,8 +66,8 @@ class HdfsClient:
     bad_replicas: BadReplicas
     threads: ThreadPoolExecutor
     data_connections: DataConnections
+    encryption: TransferEncryption
     transfer: TransferSecurity = OPEN_TRANSFER
-    keys: EncryptionKeys | None = None
     cipher_threads: ThreadPoolExecutor = field(default_factory=_cipher_threads)
 
     @classmethod
@@ -98,6 +105,7 @@ class HdfsClient:
             bad_replicas=BadReplicas(namenode, tasks.start),
             threads=ThreadPoolExecutor(settings.read_threads_max, thread_name_prefix="hdfs-read"),
             data_connections=DataConnections(),
+            encryption=TransferEncryption(namenode.encrypts_data, namenode.data_encryption_key),
             transfer=transfer,
         )
 
@@ -106,8 +114,7 @@ class HdfsClient:
         self.clock.close()
         await self.lengths.close()
         await self.tasks.close()
-        if self.keys is not None:
-            await self.keys.close()
+        await self.encryption.close()
         await self.leases.close()
         self.datanodes.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
@@ -136,14 +143,20 @@ class HdfsClient:
         NameNode gives no data encryption key.
         """
         name = node_name(node)
-        if self.keys is None:
+        self.encryption.note_use()
+        keys = self.encryption.keys
+        if keys is None:
             return partial(self.transfer.handshake, name, node.data_port, token)
-        return partial(encrypted_handshake, name, await self.keys.current(), self.keys.forget)
+        return partial(encrypted_handshake, name, await keys.current(), keys.forget)
 
     async def have_key(self) -> None:
         """Return once the data encryption key is there that ``handshakes`` may need.  Raises as ``handshakes``."""
-        if self.keys is not None:
-            await self.keys.current()
+
+        async def have() -> None:
+            if (keys := self.encryption.keys) is not None:
+                await keys.current()
+
+        await with_another_key(self, have)
 
     async def complete(self, path: str, holder: str, file_id: int, last: pb.Block | None) -> None:
         """Close the file in the namespace, and return once a datanode has reported the last block.
@@ -161,16 +174,22 @@ class HdfsClient:
             await asyncio.sleep(pause_s)
 
 
-async def with_another_key(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of ``attempt``, of a second one if the datanode did not know the data encryption key.
+async def with_another_key(client: HdfsClient, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of ``attempt``, a connection to a datanode, or of a second attempt with another protection.
 
-    Hadoop's clients try a second time too (InvalidEncryptionKeyException).  The refused key is forgotten then.
+    A datanode that does not know the data encryption key is tried with a new key, as by Hadoop's clients
+    (InvalidEncryptionKeyException).  The second reason is a NameNode that has switched ``dfs.encrypt.data.transfer``
+    since the last question (``TransferEncryption``).
     """
+    keys = client.encryption.keys
     try:
         return await attempt()
-    except KeyRefused:
-        pass
-    except TokenExpired as error:
-        if not isinstance(error.__cause__, KeyRefused):
+    except (TokenRefused, TokenExpired) as error:
+        if not isinstance(error, KeyRefused) and not isinstance(error.__cause__, KeyRefused):
+            raise
+    except SetupTimedOut:
+        raise  # a datanode ends a connection of the wrong kind at once
+    except (PipelineFailed, ReplicaFailed, HandshakeFailed, StorageUnavailable):
+        if not await client.encryption.has_changed(keys):
             raise
     return await attempt()

@@ -54,6 +54,10 @@ class NodeUnreachable(Exception):
     """The datanode does not respond in time, or refuses the connection.  Never leaves this package."""
 
 
+class ReplicaFailed(Exception):
+    """One replica cannot be read; another may be.  Never leaves this package."""
+
+
 def node_name(node: pb.NodeId) -> str:
     """Return the node's name: its transfer address."""
     return f"{node.ip}:{node.data_port}"

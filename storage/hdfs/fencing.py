@@ -61,9 +61,9 @@ from typing import NamedTuple
 from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import NoSuchFile, PipelineFailed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.block_reader import NotLetIn, Piece, ReplicaFailed
+from bmq.storage.hdfs.block_reader import NotLetIn, Piece
 from bmq.storage.hdfs.context import HdfsClient
-from bmq.storage.hdfs.datanode import LoginRefused, NodeUnreachable, NoReplica, ReplicaNotReady
+from bmq.storage.hdfs.datanode import LoginRefused, NodeUnreachable, NoReplica, ReplicaFailed, ReplicaNotReady
 from bmq.storage.hdfs.handshake import TokenRefused
 from bmq.storage.hdfs.other_copies import COPIES_ENOUGH, OtherCopies
 from bmq.storage.hdfs.patience import wait_for_enough

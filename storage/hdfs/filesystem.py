@@ -22,7 +22,6 @@ from bmq.storage.filesystem import (
     NoSuchFile,
     StorageError,
     StorageUnavailable,
-    Unsupported,
 )
 from bmq.storage.fresh_memory import allocate, cut, fill
 from bmq.storage.hdfs import messages_pb2 as pb
@@ -32,7 +31,6 @@ from bmq.storage.hdfs.block_reader import read_block, read_block_by_thread, read
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.delegation_token import StorageToken
-from bmq.storage.hdfs.encryption_keys import EncryptionKeys
 from bmq.storage.hdfs.erasure_coded import ErasureCodedReader
 from bmq.storage.hdfs.fencing import fence
 from bmq.storage.hdfs.handshake import TransferSecurity
@@ -103,14 +101,12 @@ class HdfsFileSystem:
         transfer = TransferSecurity(security.transfer_levels)
         client = HdfsClient.build(address.namenodes, holder, settings, authenticator, transfer)
         try:
-            defaults = await client.namenode.server_defaults()
-            if defaults.encrypt_data:
-                client.keys = EncryptionKeys(client.namenode.data_encryption_key)
-            elif security.is_transfer_encrypted:
-                raise Unsupported(
-                    f"{address}: the NameNode has {ENCRYPTION}=false, and {security.source} has true: nothing is sent"
-                    " without encryption"
-                )
+            await client.encryption.begin(
+                f"{address}: the NameNode has {ENCRYPTION}=false, and {security.source} has true: nothing is sent"
+                " without encryption"
+                if security.is_transfer_encrypted
+                else ""
+            )
             coded = ErasureCodedReader(
                 address, security, login, settings.call_deadline_s, has_token_alone=token is not None
             )

@@ -86,7 +86,7 @@ def _configured_namenodes(config: SiteConfig) -> set[tuple[str, int]]:
 
 
 def _canonical(address: HdfsAddress) -> set[tuple[str, int]]:
-    """Return host and port of each NameNode, spelt so that equal names are equal texts."""
+    """Return host and port of each NameNode in canonical spelling: equal names are equal texts."""
     return {(canonical_host(host), port) for host, port in address.namenodes}
 
 

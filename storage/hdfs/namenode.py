@@ -244,6 +244,10 @@ class NameNode:
         request = pb.GetServerDefaultsRequest()
         return (await self._call("getServerDefaults", "", request, pb.GetServerDefaultsResponse)).defaults
 
+    async def encrypts_data(self) -> bool:
+        """Return whether the NameNode demands encrypted connections to datanodes (``dfs.encrypt.data.transfer``)."""
+        return (await self.server_defaults()).encrypt_data
+
     async def data_encryption_key(self) -> pb.GetDataEncryptionKeyResponse.Key | None:
         """Return a key for encrypted connections to datanodes, None if the NameNode has none."""
         request = pb.GetDataEncryptionKeyRequest()

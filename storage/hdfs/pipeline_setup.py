@@ -91,7 +91,7 @@ async def open_pipeline(
     Raises PipelineFailed, or its SetupTimedOut or HandshakeRefused, with at least one member that is in the way.
     """
     return await with_another_key(
-        lambda: _open_once(client, setup, members, base=base, length=length, chunk_bytes=chunk_bytes)
+        client, lambda: _open_once(client, setup, members, base=base, length=length, chunk_bytes=chunk_bytes)
     )
 
 

@@ -59,7 +59,7 @@ async def _check(client: HdfsClient, node: pb.NodeId, token: pb.Token, timeout_s
     subject = f"datanode {node_name(node)}"
     try:
         async with asyncio.timeout(timeout_s):
-            agreed = await with_another_key(lambda: _shake_hands(client, node, token))
+            agreed = await with_another_key(client, lambda: _shake_hands(client, node, token))
     except TimeoutError:
         return LoginStep(subject, FAILED, f"no answer within {timeout_s:g} s", _REMEDY)
     except (OSError, HandshakeFailed, StorageError) as error:

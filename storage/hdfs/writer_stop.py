@@ -149,7 +149,7 @@ class WriterStop:
 
         A datanode refuses to go on with a replica in other chunks than it has, but it takes the new stamp all the same.
         """
-        return await with_another_key(lambda: self._open_once(member, setup, chunk_bytes))
+        return await with_another_key(self._client, lambda: self._open_once(member, setup, chunk_bytes))
 
     async def _open_once(self, member: PipelineNode, setup: Setup, chunk_bytes: int) -> Pipeline:
         node = member.node.id

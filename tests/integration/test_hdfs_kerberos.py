@@ -15,6 +15,7 @@ import pytest
 
 from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
 from bmq.storage.filesystem import NotAllowed
+from bmq.storage.hdfs import HdfsFileSystem
 from bmq.storage.hdfs.auth import KerberosAuthenticator, SimpleAuthenticator, make_authenticator
 from bmq.storage.hdfs.name_service import read_config, resolve
 from bmq.storage.hdfs.namenode import NameNode
@@ -124,6 +125,21 @@ async def test_a_ticket_cache_logs_in(
     async with namenode(secure_hdfs) as client:
         await use_the_namespace(client, "alice", words)
         assert not await client.is_in_safe_mode()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "LOCALHOST"])
+async def test_a_namenode_that_the_url_spells_otherwise_is_logged_in_at_by_kerberos_too(
+    secure_hdfs: HdfsCluster, kdc: Kdc, tickets: str, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """The configuration names it by another text, and must not be left for simple authentication."""
+    monkeypatch.setenv("KRB5CCNAME", tickets)
+    assert SERVER_HOST in secure_hdfs.root
+    root = secure_hdfs.root.replace(SERVER_HOST, host)
+    fs = await HdfsFileSystem.open(f"{root}/", holder="h", conf_folder=str(secure_hdfs.conf_folder))
+    try:
+        assert (await fs.status("/")).is_dir
+    finally:
+        await fs.close()
 
 
 async def test_many_log_ins_at_once(secure_hdfs: HdfsCluster, kdc: Kdc) -> None:

@@ -164,7 +164,7 @@ async def test_a_key_that_datanodes_do_not_know_is_asked_again_once(
     if not protection.startswith("encrypted"):
         pytest.skip("there are no data encryption keys")
     async with clients(secure_hdfs, keytab, 1) as (fs,):
-        keys = fs._client.keys
+        keys = fs._client.encryption.keys
         assert keys is not None
 
         async def spoil() -> None:

@@ -25,6 +25,7 @@ from bmq.storage.hdfs.datanode import node_name
 from bmq.storage.hdfs.namenode import NameNode
 from bmq.storage.hdfs.pipeline import HandshakeRefused, SetupTimedOut, TokenExpired
 from bmq.storage.hdfs.settings import HdfsSettings
+from bmq.storage.hdfs.transfer_encryption import TransferEncryption
 
 SETTINGS = HdfsSettings(call_timeout_s=0.3, call_deadline_s=2.0, backoff_s=Backoff(0.01, 0.05))
 STANDBY = "org.apache.hadoop.ipc.StandbyException"
@@ -98,6 +99,18 @@ class FakeNameNode:
         frame = struct.pack(">I", len(body)) + body
         writer.write(frame[:3])  # in two pieces: frames end where they like
         writer.write(frame[3:])
+
+
+def unencrypted() -> TransferEncryption:
+    """Return the demand of a NameNode that never demands encryption."""
+
+    async def ask() -> bool:
+        return False
+
+    async def ask_key() -> None:
+        return None
+
+    return TransferEncryption(ask, ask_key)
 
 
 async def read_frame(reader: asyncio.StreamReader) -> list[bytes]:

@@ -9,8 +9,8 @@ import pytest
 from bmq.storage.filesystem import CorruptData, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.bad_replicas import REPORTS_MAX, BadReplicas
-from bmq.storage.hdfs.block_reader import BadChecksum, ReplicaFailed, _from_any_replica
-from bmq.storage.hdfs.datanode import node_name
+from bmq.storage.hdfs.block_reader import BadChecksum, _from_any_replica
+from bmq.storage.hdfs.datanode import ReplicaFailed, node_name
 from tests.unit.storage.hdfs.fakes import FakeNameNode, datanodes, namenode
 
 pytestmark = pytest.mark.loops("asyncio")

@@ -20,13 +20,14 @@ import pytest
 from bmq.storage.filesystem import PipelineFailed
 from bmq.storage.hdfs import fencing, writer_stop
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.block_reader import NotLetIn, ReplicaFailed
+from bmq.storage.hdfs.block_reader import NotLetIn
 from bmq.storage.hdfs.data_transfer import STATUS_SUCCESS
-from bmq.storage.hdfs.datanode import LoginRefused, NodeUnreachable
+from bmq.storage.hdfs.datanode import LoginRefused, NodeUnreachable, ReplicaFailed
 from bmq.storage.hdfs.handshake import TokenRefused
 from bmq.storage.hdfs.pipeline import HandshakeRefused, SetupTimedOut
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.harness.waiting import now
+from tests.unit.storage.hdfs.fakes import unencrypted
 
 NEVER = 1e6
 SOON_S = HdfsSettings().takeover_node_timeout_s
@@ -69,6 +70,7 @@ class Hdfs:
         self.pipes: list[Pipe] = []
         self.lease_is_recovered = False
         self.clock = self.cipher_threads = None
+        self.encryption = unencrypted()
         self.namenode = self
         self.datanodes = SimpleNamespace(host=lambda _: "", visible_length=self.visible_length)
 

@@ -77,7 +77,7 @@ async def test_encryption_is_what_the_namenode_has_and_never_less_than_the_site_
                 await opening
             return
         fs = await opening
-        assert (fs._client.keys is not None) is is_namenode_encrypted
+        assert (fs._client.encryption.keys is not None) is is_namenode_encrypted
         await fs.close()
 
 

@@ -18,6 +18,7 @@ from bmq.storage.hdfs.handshake import OPEN_TRANSFER
 from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
 from bmq.storage.hdfs.pipeline_timer import PipelineClock
 from bmq.storage.hdfs.settings import HdfsSettings
+from tests.unit.storage.hdfs.fakes import unencrypted
 
 KNOWN = [
     pb.Node(id=pb.NodeId(ip="127.0.0.1", host="dn", uuid=str(port), data_port=port, info_port=1, ipc_port=1))
@@ -75,7 +76,7 @@ def new_client(known: int) -> HdfsClient:
     suspects.learn(KNOWN[:known])
     client: Any = HdfsClient.__new__(HdfsClient)
     client.settings, client.suspects, client.transfer = SETTINGS, suspects, OPEN_TRANSFER
-    client.keys = client.cipher_threads = None
+    client.encryption, client.cipher_threads = unencrypted(), None
     client.datanodes = Datanodes(SETTINGS, SimpleAuthenticator("tester"))
     client.clock = PipelineClock(SETTINGS, lambda _: None)
     assert isinstance(client, HdfsClient)

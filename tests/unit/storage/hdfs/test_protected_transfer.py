@@ -34,12 +34,14 @@ from bmq.storage.hdfs.pipeline import Pipeline
 from bmq.storage.hdfs.pipeline_setup import Setup, members_of, open_pipeline
 from bmq.storage.hdfs.security_layer import SecurityLayer
 from bmq.storage.hdfs.settings import HdfsSettings
+from bmq.storage.hdfs.transfer_encryption import PAUSE_S, TransferEncryption
 
 pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
 SETTINGS = HdfsSettings(probe_timeout_s=0.5, read_timeout_s=5.0, setup_timeout_s=5.0)
 TOKEN = pb.Token(identifier=b"token", password=b"token", kind="HDFS_BLOCK_TOKEN", service="")
 CHALLENGE = b'realm="0",nonce="n",qop="%s",charset=utf-8,cipher="%s",algorithm=md5-sess'
+TOKEN_USER = "dG9rZW4="
 BLOCK = os.urandom(700_000)
 CHUNK_BYTES = 512
 PACKET_BYTES = 64 << 10
@@ -63,8 +65,10 @@ class ProtectedNode:
     level: str
     fault: Fault = lambda _, sealed: sealed
     unknown: set[str] = field(default_factory=set)
+    only: str = ""
+    """The only user whose connection it does not close."""
     users: list[str] = field(default_factory=list)
-    password: str = "dG9rZW4="
+    password: str = TOKEN_USER
     written: bytearray = field(default_factory=bytearray)
     connections: int = 0
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -93,6 +97,8 @@ class ProtectedNode:
         directives = parse(message.payload)
         (user,), (cnonce,), (uri,) = directives["username"], directives["cnonce"], directives["digest-uri"]
         self.users.append(user)
+        if self.only and user != self.only:
+            return None
         if user in self.unknown:
             plain.write(delimited(pb.Handshake(status=pb.Handshake.ERROR_UNKNOWN_KEY, message="unknown key")))
             return None
@@ -300,13 +306,64 @@ async def test_a_datanode_that_does_not_know_the_key_is_tried_with_another() -> 
 
         for read in (read_block, read_block_by_thread):
             asked = iter(keys)
-            client.keys = EncryptionKeys(ask)
+            client.encryption.keys = EncryptionKeys(ask)
             assert await read(client, located, 0, len(BLOCK), is_open=False) == BLOCK
         asked = iter(keys)
-        client.keys = EncryptionKeys(ask)
+        client.encryption.keys = EncryptionKeys(ask)
         await open_writer(client, located)
         assert peer.users == [user_of(keys[0]), user_of(keys[1])] * 3
         peer.unknown |= set(map(user_of, keys))
         with pytest.raises(StorageUnavailable, match="refuses the handshake: unknown key"):
             await read_block(client, located, 0, 100, is_open=False)
         assert client.suspected() == set()
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["switched on", "switched off"])
+@pytest.mark.parametrize("use", [read_block, read_block_by_thread, open_writer])
+async def test_encryption_that_is_switched_while_a_process_runs(use: Callable[..., object], is_encrypted: bool) -> None:
+    """A datanode closes a connection of the former kind as a full one does: storage would seem full."""
+    key = Key(id=1, pool="BP-1", nonce=b"n", key=b"k", expiry_ms=1 << 60)
+    # Without keys the client proves the block token, of another user: for this datanode an unknown kind of connection.
+    peer = ProtectedNode("aes", password=password_of(key), only=user_of(key))
+    if is_encrypted:
+        peer = ProtectedNode("aes", only=TOKEN_USER)
+    async with started(peer) as (client, located):
+        now_s = 0.0
+        demands = is_encrypted
+
+        async def ask() -> bool:
+            return demands
+
+        async def ask_key() -> Key | None:
+            return key
+
+        client.encryption = TransferEncryption(ask, ask_key, monotonic_s=lambda: now_s)
+        await client.encryption.begin()
+        demands, now_s = not is_encrypted, PAUSE_S
+        if use is open_writer:
+            (await open_writer(client, located)).abort()
+        else:
+            assert await use(client, located, 0, len(BLOCK), is_open=False) == BLOCK  # type: ignore[misc]
+        assert client.suspected() == set()
+
+
+async def test_a_namenode_that_gives_no_keys_any_more_has_switched_encryption_off() -> None:
+    """A fence waits for the key before it contacts datanodes."""
+    async with started(ProtectedNode("aes")) as (client, _):
+        now_s = 0.0
+        demands = True
+
+        async def ask() -> bool:
+            return demands
+
+        async def ask_key() -> Key | None:
+            return None
+
+        client.encryption = TransferEncryption(ask, ask_key, monotonic_s=lambda: now_s)
+        await client.encryption.begin()
+        now_s = PAUSE_S
+        with pytest.raises(StorageUnavailable, match="has no key"):
+            await client.have_key()
+        demands, now_s = False, 2 * PAUSE_S
+        await client.have_key()
+        assert client.encryption.keys is None

@@ -271,7 +271,7 @@ async def test_a_namenode_without_a_key_makes_no_datanode_suspect(read: Read) ->
     peers = [ProtectedNode("aes"), ProtectedNode("aes")]
     async with cluster(*peers, levels=("auth-conf",)) as (client, located):
         client.settings = replace(client.settings, read_timeout_s=0.1)
-        client.keys, is_asked = silent_keys()
+        client.encryption.keys, is_asked = silent_keys()
         reading = asyncio.create_task(read(client, located, 0, 100, is_open=False))
         await is_asked.wait()
         with pytest.raises(TimeoutError):
