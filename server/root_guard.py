@@ -142,6 +142,7 @@ class RootGuard:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + STORAGE_PATIENCE_S
+        is_logged = False
         while True:
             try:
                 self._checked = await self._check()
@@ -149,10 +150,12 @@ class RootGuard:
             except StorageUnavailable as error:
                 if loop.time() >= until:
                     raise
-                _log.warning(
-                    "waiting for storage, which cannot give or take the root's files yet",
-                    extra=fields(path=self._url, error=error),
-                )
+                if not is_logged:  # once: the next tries have the same reason
+                    is_logged = True
+                    _log.warning(
+                        "waiting for storage, which cannot give or take the root's files yet",
+                        extra=fields(path=self._url, error=error),
+                    )
             await asyncio.sleep(STORAGE_RETRY_S)
 
     async def _check(self) -> CheckedRoot:

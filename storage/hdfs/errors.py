@@ -20,15 +20,22 @@ from bmq.storage.filesystem import (
 )
 from bmq.storage.hdfs.zones import ZONE_ADVICE
 
+SAFE_MODE = "SafeModeException"
+
 
 class RemoteError(Exception):
-    """The response to a call is a Java exception.  Never leaves this package."""
+    """The response to a call is a Java exception.  Never leaves this package.
+
+    The text has Hadoop's first line.  For safe mode it has the second line too, which is the reason: blocks or
+    datanodes that are missing, or an administrator's command (FSNamesystem.newSafemodeException).
+    """
 
     def __init__(self, exception_class: str, message: str) -> None:
         self.exception_class = exception_class
         self.short_class = exception_class.rpartition(".")[2].rpartition("$")[2]
-        self.first_line = message.split("\n", 1)[0].strip()
-        super().__init__(f"{self.short_class}: {self.first_line}")
+        self.first_line, *more = (line.strip() for line in message.split("\n", 2)[:2])
+        reason = more[0] if more and self.short_class == SAFE_MODE and not more[0].startswith("at ") else ""
+        super().__init__(f"{self.short_class}: {self.first_line} {reason}".strip())
 
 
 class ConnectionEnded(RemoteError):
@@ -43,7 +50,7 @@ _DENIED = "AccessControlException"
 TRY_ANOTHER_NAMENODE = frozenset({"StandbyException", "ObserverRetryOnActiveException"})
 """Exceptions of a NameNode that is not the active one."""
 
-TRY_AGAIN = frozenset({"RetriableException", "SafeModeException", "RetryStartFileException"})
+TRY_AGAIN = frozenset({"RetriableException", SAFE_MODE, "RetryStartFileException"})
 """Exceptions of the active NameNode, called too early: safe mode, start-up, overload (Server, FSNamesystem)."""
 
 INVALID_TOKEN = "InvalidToken"
@@ -58,7 +65,7 @@ _BY_CLASS: dict[str, type[StorageError]] = {
     "InvalidToken": CannotLogIn,
     "StandbyException": StorageUnavailable,
     "RetriableException": StorageUnavailable,
-    "SafeModeException": StorageUnavailable,
+    SAFE_MODE: StorageUnavailable,
     "NotReplicatedYetException": StorageUnavailable,
     "QuotaExceededException": OutOfSpace,
     "NSQuotaExceededException": OutOfSpace,

@@ -106,7 +106,8 @@ async def test_storage_that_answers_later_is_waited_for(caplog: pytest.LogCaptur
             fs.storage.kill_datanode(name)
         with pytest.raises(StorageUnavailable):
             await asyncio.wait_for(check(kv, fs), 2 * STORAGE_PATIENCE_S)
-    assert any("waiting for storage" in record.getMessage() for record in caplog.records)
+    waits = [record for record in caplog.records if "waiting for storage" in record.getMessage()]
+    assert len(waits) == 2, "a line for each wait, not for each try"
 
 
 async def test_a_cluster_of_an_older_version_is_taken_over_as_it_is() -> None:

@@ -75,3 +75,18 @@ def test_a_missing_right_is_told_with_path_user_right_and_ticket(identity: str) 
 def test_a_refusal_for_want_of_kerberos_keeps_its_hint() -> None:
     refused = RemoteError("org.apache.hadoop.security.AccessControlException", "SIMPLE authentication is not enabled")
     assert "demands Kerberos" in str(translate(refused, "create /x", "without a ticket"))
+
+
+def test_the_reason_of_safe_mode_is_hadoops_second_line() -> None:
+    text = (
+        "Cannot create directory /bmq. Name node is in safe mode.\nThe reported blocks 10 needs additional 990 blocks"
+        " to reach the threshold 0.9990 of total blocks 1000.\nSafe mode will be turned off automatically once the"
+        " thresholds have been reached. NamenodeHostName:nn1\n\tat x.y"
+    )
+    error = translate(RemoteError("org.apache.hadoop.hdfs.server.namenode.SafeModeException", text), "mkdirs /bmq")
+    assert str(error) == (
+        "mkdirs /bmq: SafeModeException: Cannot create directory /bmq. Name node is in safe mode. The reported blocks"
+        " 10 needs additional 990 blocks to reach the threshold 0.9990 of total blocks 1000."
+    )
+    alone = RemoteError("org.apache.hadoop.hdfs.server.namenode.SafeModeException", "in safe mode\n\tat x.y")
+    assert str(alone) == "SafeModeException: in safe mode"
