@@ -12,7 +12,7 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -50,6 +50,10 @@ _REASONS = {
     TICKET: {EXPIRED, 141, 195},
 }
 _ERROR_TABLE_BASE = -1765328384
+_ROUTINE_ERRORS = 0xFF << 16
+"""The bits of a major status that name an error; the lower bits are about a message's place in the sequence."""
+_NO_TEXTS = ("Success", "No error", "Unknown error", "gss_display_status call returned failure")
+"""The library's texts for a minor status without an error, or of no mechanism."""
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
@@ -285,9 +289,20 @@ def used(credentials: gssapi.Credentials) -> gssapi.Credentials:
 
 
 def text_of(error: GSSError) -> str:
-    """Return the library's text, in one line: Kerberos's own if it has any, else GSSAPI's."""
-    statuses = error.get_all_statuses(error.min_code, False) if error.min_code else ()
-    statuses = statuses or error.get_all_statuses(error.maj_code, True)
+    """Return the library's text, in one line: Kerberos's own if it has any, else GSSAPI's.
+
+    An error about a message's place has no minor status (RFC 2743, 1.2.1.1).  The code there is left from a former call
+    and has the text "Success", or none.
+    """
+    is_routine_error = error.maj_code & _ROUTINE_ERRORS
+    if error.min_code and is_routine_error:
+        text = _in_one_line(error.get_all_statuses(error.min_code, False))
+        if text and not text.startswith(_NO_TEXTS):
+            return text
+    return _in_one_line(error.get_all_statuses(error.maj_code, True))
+
+
+def _in_one_line(statuses: Sequence[str]) -> str:
     return " ".join(" ".join(str(status) for status in statuses).split())[:500]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from gssapi.exceptions import ExpiredCredentialsError
 from gssapi.raw.misc import GSSError
 
 from bmq.storage.hdfs.kerberos import KerberosLogin
-from bmq.storage.hdfs.keytab_tickets import REPLACE_S, RETRY_S, SERVERS_MAX
+from bmq.storage.hdfs.keytab_tickets import REPLACE_S, RETRY_S, SERVERS_MAX, text_of
 from bmq.storage.hdfs.krb5_conf import ClockDifference, Krb5Conf
 from bmq.storage.logins import CLOCK, KDC, KEYTAB, OTHER, PRINCIPAL, TICKET, StorageLogins
 
@@ -281,6 +282,23 @@ async def test_a_log_in_while_the_kdc_is_away_says_since_when(monkeypatch: pytes
     assert "(no KDC responds; no Kerberos log-in since 2023-11-14T22:13:20Z)" in str(failed.value)
     assert issubclass(failed.value.kind, StorageUnavailable)
     login.close()
+
+
+@pytest.mark.parametrize("major", [2, 0x60000])
+@pytest.mark.parametrize(("minor", "shown"), [(0, ""), (5, ""), (5, "Success"), (5, "No error")])
+def test_an_error_without_a_minor_status_of_its_own_has_the_major_statuss_text(
+    major: int, minor: int, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place of a message is not an error of Kerberos: the minor status is left from a former call."""
+    error = GSSError(major, minor)
+    statuses = error.get_all_statuses
+
+    def show(code: int, is_major: bool) -> Sequence[str]:
+        return statuses(code, is_major) if is_major or not shown else (shown,)
+
+    monkeypatch.setattr(error, "get_all_statuses", show)
+    said = "The token was a duplicate of an earlier token" if major == 2 else "A token had an invalid Message Integrity"
+    assert text_of(error).startswith(said)
 
 
 def test_tickets_and_renewals_that_fail_are_counted(monkeypatch: pytest.MonkeyPatch, keytab: str) -> None:
