@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-KDC, CLOCK, KEYTAB, PRINCIPAL, TICKET, REFUSED, OTHER = (
-    "kdc", "clock", "keytab", "principal", "ticket", "refused", "other",
+KDC, CLOCK, KEYTAB, PRINCIPAL, TICKET, DNS, SILENT, REFUSED, OTHER = (
+    "kdc", "clock", "keytab", "principal", "ticket", "dns", "silent", "refused", "other",
 )  # fmt: skip
-REASONS = (KDC, CLOCK, KEYTAB, PRINCIPAL, TICKET, REFUSED, OTHER)
-"""The reasons of failed log-ins: no KDC responds, clocks differ, the keytab, the principal or the ticket is wrong or
-missing, the server refuses the log-in, anything else."""
+REASONS = (KDC, CLOCK, KEYTAB, PRINCIPAL, TICKET, DNS, SILENT, REFUSED, OTHER)
+"""The reasons of failed log-ins.  The KDC is silent, clocks differ, or the keytab, the principal or the ticket is wrong
+or missing.  DNS gives no name of the server's address in time, the server is silent, or it refuses the log-in."""
 
 
 class StorageLogins:

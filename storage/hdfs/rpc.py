@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 from google.protobuf.message import DecodeError, Message
 
 from bmq.core.descriptors import FAILURES
-from bmq.storage.filesystem import CannotLogIn, StorageUnavailable
+from bmq.storage.filesystem import CannotLogIn
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import Authenticator, SaslClient, SaslLogin
 from bmq.storage.hdfs.data_transfer import WireError
@@ -45,7 +45,7 @@ from bmq.storage.hdfs.sasl import (
     Send,
 )
 from bmq.storage.hdfs.security_layer import LayerBroken
-from bmq.storage.logins import KDC, LOGINS
+from bmq.storage.logins import DNS, KDC, LOGINS
 
 NAMENODE_PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientProtocol"
 DATANODE_PROTOCOL = "org.apache.hadoop.hdfs.protocol.ClientDatanodeProtocol"
@@ -74,6 +74,7 @@ class RpcConnection(asyncio.Protocol):
 
     def __init__(self, protocol: str, authenticator: Authenticator, client_id: bytes, name: str) -> None:
         self.name = name
+        self._address = ""
         self._protocol = protocol
         self._authenticator = authenticator
         self._client_id = client_id
@@ -222,6 +223,7 @@ class RpcConnection(asyncio.Protocol):
         negotiation = login.negotiate(self.name)
         client: SaslClient | None = None
         effect: Effect = negotiation.start()
+        is_naming = False
         try:
             async with asyncio.timeout(timeout_s):
                 while not isinstance(effect, LoggedIn):
@@ -231,7 +233,9 @@ class RpcConnection(asyncio.Protocol):
                         effect = negotiation.receive(response)
                         continue
                     if effect.offer is not None:
+                        is_naming = True
                         names = await self._names(login)
+                        is_naming = False
                         client = login.client(
                             effect.offer.method, host, names, effect.offer.protocol, effect.offer.server_id
                         )
@@ -239,12 +243,14 @@ class RpcConnection(asyncio.Protocol):
                     proof = await client.evaluate(effect.challenge)
                     effect = negotiation.evaluated(proof, is_complete=client.is_complete)
         except TimeoutError as error:
-            is_ours = isinstance(effect, MechanismStep)
-            if is_ours:
+            if is_naming:
+                text = f"cannot log in as {login}: no name of {self._address} within {timeout_s:g} s (reverse DNS)"
+                raise LoginFailed(text, CannotLogIn, is_final=False, reason=DNS) from error
+            if isinstance(effect, MechanismStep):
                 text = f"cannot log in as {login}: no response of the KDC within {timeout_s:g} s ({LOGINS.since})"
                 raise LoginFailed(text, CannotLogIn, is_final=False, reason=KDC) from error
             text = f"no log-in at {self.name} within {min(timeout_s, response_timeout_s or timeout_s):g} s"
-            raise LoginTimedOut(text, StorageUnavailable, is_final=False) from error
+            raise LoginTimedOut(text) from error
         except RemoteError as error:
             if error.short_class in TRY_ANOTHER_NAMENODE | TRY_AGAIN | {INVALID_TOKEN}:
                 raise
@@ -275,11 +281,12 @@ class RpcConnection(asyncio.Protocol):
 
     async def _names(self, login: SaslLogin) -> tuple[str, ...]:
         """Return the full name of the server's address, if the log-in compares names; Hadoop's clients look it up."""
-        address = self._transport.get_extra_info("peername") if self._transport is not None else None
-        if not login.needs_names or not address:
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        if not login.needs_names or not peer:
             return ()
+        self._address = peer[0]
         try:
-            name, _ = await asyncio.get_running_loop().getnameinfo(address, socket.NI_NAMEREQD)
+            name, _ = await asyncio.get_running_loop().getnameinfo(peer, socket.NI_NAMEREQD)
         except OSError as error:
             FAILURES.note(error)
             return ()

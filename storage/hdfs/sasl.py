@@ -28,7 +28,7 @@ from google.protobuf.message import DecodeError
 
 from bmq.storage.filesystem import NotAllowed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.logins import REFUSED
+from bmq.storage.logins import REFUSED, SILENT
 
 SASL_CALL_ID = -33
 """The call id of the negotiation's messages; a response has it as an unsigned number of 32 bits."""
@@ -79,6 +79,9 @@ class LoginRefused(LoginFailed):
 
 class LoginTimedOut(LoginFailed):
     """The server was reached and said nothing more.  Never leaves this package."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, StorageUnavailable, is_final=False, reason=SILENT)
 
 
 class RpcLayer(Protocol):

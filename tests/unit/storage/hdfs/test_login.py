@@ -26,6 +26,7 @@ from bmq.storage.hdfs.sasl import (
 )
 from bmq.storage.hdfs.security import HdfsSecurity
 from bmq.storage.hdfs.settings import HdfsSettings
+from bmq.storage.logins import DNS, SILENT, StorageLogins
 from tests.harness.waiting import until
 from tests.unit.storage.hdfs.fakes import SETTINGS, STANDBY, read_frame
 
@@ -346,10 +347,13 @@ async def test_a_refusal_that_is_not_utf_8_is_a_refusal(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
-async def test_a_server_that_is_silent_during_a_log_in_is_given_up() -> None:
+async def test_a_server_that_is_silent_during_a_log_in_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    logins = StorageLogins()
+    monkeypatch.setattr("bmq.storage.hdfs.namenode.LOGINS", logins)
     async with secure([None], identity=Password(), settings=IMPATIENT) as (client, _):
         with pytest.raises(StorageUnavailable, match=r"no log-in at 127\.0\.0\.1:\d+ within 0\.2 s"):
             await client.is_file_closed("/x")
+    assert {reason for reason, count in logins.failures.items() if count} == {SILENT}, "nobody has refused it"
 
 
 async def test_a_namenode_that_is_silent_during_a_log_in_is_left_for_another_one() -> None:
@@ -376,6 +380,23 @@ async def test_a_kdc_that_is_silent_is_not_told_as_a_silent_namenode() -> None:
         with pytest.raises(CannotLogIn, match=r"cannot log in as alice: no response of the KDC within 0\.2 s"):
             await client.is_file_closed("/x")
     assert server.connections > 1, "it is tried again until the call's deadline"
+
+
+async def test_a_silent_dns_is_not_taken_for_a_silent_kdc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of the NameNode's address is looked up, since its principal has the name."""
+    logins = StorageLogins()
+    monkeypatch.setattr("bmq.storage.hdfs.namenode.LOGINS", logins)
+
+    async def hang(*_: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async with secure(WHOLE, identity=Password(), settings=IMPATIENT) as (client, _):
+        monkeypatch.setattr(asyncio.get_running_loop(), "getnameinfo", hang)
+        with pytest.raises(
+            CannotLogIn, match=r"cannot log in as alice: no name of 127\.0\.0\.1 within 0\.2 s \(reverse DNS\)"
+        ):
+            await client.is_file_closed("/x")
+    assert {reason for reason, count in logins.failures.items() if count} == {DNS}
 
 
 async def test_a_server_that_closes_during_a_log_in_is_a_lost_connection() -> None:
