@@ -32,6 +32,7 @@ from bmq.storage.hdfs.security import HdfsSecurity
 if TYPE_CHECKING:
     from bmq.storage.hdfs.kerberos import KerberosLogin
 
+PROXY_USER = "HADOOP_PROXY_USER"
 AUTH_SIMPLE = 0
 AUTH_SASL = 0xDF  # -33 as a signed byte (SaslRpcServer.AuthMethod)
 
@@ -286,6 +287,15 @@ class _TokenClient:
             ) from error
         except DigestFailed as error:
             raise LoginFailed(f"{self._server} does not speak DIGEST-MD5: {error}", StorageUnavailable) from error
+
+
+def refuse_proxy_user() -> None:
+    """Raise ValueError if HADOOP_PROXY_USER names a user, for whom Hadoop's own client would act.
+
+    BMQ acts for no user but its own.  If the variable were ignored, files would have another owner than expected.
+    """
+    if user := os.environ.get(PROXY_USER, ""):
+        raise ValueError(f"{PROXY_USER}={user} is set, and this client acts for no user but its own: unset it")
 
 
 def make_authenticator(

@@ -26,7 +26,7 @@ from bmq.core.hdfs_login import NO_HDFS_LOGIN, HdfsLogin
 from bmq.core.urls import split_url, without_userinfo
 from bmq.storage.filesystem import Unsupported
 from bmq.storage.hdfs.address import HdfsAddress
-from bmq.storage.hdfs.auth import Authenticator, make_authenticator
+from bmq.storage.hdfs.auth import Authenticator, make_authenticator, refuse_proxy_user
 from bmq.storage.hdfs.delegation_token import (
     HDFS_DELEGATION_TOKEN,
     LOGICAL,
@@ -69,11 +69,12 @@ async def find_login(
 ) -> ClusterLogin:
     """Return the log-in to the HDFS of ``url``, by Hadoop's configuration and the environment.
 
-    ``user`` is that of simple authentication.  Raises ValueError for a malformed URL or configuration, or a token of
-    another cluster.  Raises CannotLogIn for a token file that is missing or damaged.
+    ``user`` is that of simple authentication.  Raises ValueError for a malformed URL or configuration, a token of
+    another cluster, or a HADOOP_PROXY_USER.  Raises CannotLogIn for a token file that is missing or damaged.
     """
     if token is not None:
         return _by_given_token(url, token)
+    refuse_proxy_user()
     config = read_config(conf_folder)
     address = resolve(url, config)
     security = read_security(config)

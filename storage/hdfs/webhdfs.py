@@ -28,7 +28,7 @@ from bmq.storage.filesystem import (
     StorageUnavailable,
     Unsupported,
 )
-from bmq.storage.hdfs.auth import SimpleAuthenticator
+from bmq.storage.hdfs.auth import SimpleAuthenticator, refuse_proxy_user
 from bmq.storage.hdfs.name_service import read_config, rpc_authority
 from bmq.storage.hdfs.security import is_kerberos
 from bmq.storage.paths import split
@@ -59,12 +59,14 @@ class WebHdfsFileSystem:
     async def open(cls, url: str, *, holder: str, user: str = "", conf_folder: str = "") -> WebHdfsFileSystem:
         """Make the file system, without a connection yet.
 
-        Raises ValueError for a malformed URL, and Unsupported if Hadoop's configuration has Kerberos.
+        Raises ValueError for a malformed URL or a HADOOP_PROXY_USER, and Unsupported if Hadoop's configuration has
+        Kerberos.
         """
         parts = split_url(url)
         if parts.scheme != "webhdfs" or not parts.hostname or not parts.port:
             raise ValueError(f"{without_userinfo(url)!r}: expected webhdfs://host:port/folder")
         root = "".join("/" + part for part in parts.path.split("/") if part)
+        refuse_proxy_user()
         config = read_config(conf_folder)
         if is_kerberos(config):
             authority = rpc_authority(parts.hostname, config) or parts.hostname

@@ -8,8 +8,10 @@ from bmq.storage.filesystem import NotAllowed, StorageError
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.auth import AUTH_SIMPLE, SimpleAuthenticator, TokenAuthenticator
 from bmq.storage.hdfs.digest_md5 import parse
+from bmq.storage.hdfs.login import find_login
 from bmq.storage.hdfs.sasl import LEVELS, LoginFailed
 from bmq.storage.hdfs.security_layer import SecurityLayer
+from bmq.storage.open import fetch_storage_token, namenode_states, open_filesystem
 
 pytestmark = pytest.mark.loops("asyncio")
 
@@ -85,3 +87,20 @@ async def test_ciphers_that_this_machine_does_not_have_are_named() -> None:
     challenge = b'realm="default",nonce="n",qop="auth-conf",cipher="des,rc4-40",charset=utf-8,algorithm=md5-sess'
     with pytest.raises(LoginFailed, match=r"dn1 offers hadoop\.rpc\.protection=privacy with the ciphers des, rc4-40"):
         await client.evaluate(challenge)
+
+
+@pytest.mark.parametrize("url", ["hdfs://127.0.0.1:1/a", "webhdfs://127.0.0.1:1/a"])
+async def test_the_proxy_user_of_hadoops_environment_is_refused_by_name(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hadoop's own client would act for this user: files would have another owner than an operator expects."""
+    monkeypatch.setenv("HADOOP_PROXY_USER", "alice")
+    with pytest.raises(ValueError, match=r"HADOOP_PROXY_USER=alice is set.*: unset it"):
+        await open_filesystem(url, holder="h")
+    if url.startswith("hdfs:"):
+        with pytest.raises(ValueError, match="HADOOP_PROXY_USER=alice is set"):
+            await fetch_storage_token(url)
+        with pytest.raises(ValueError, match="HADOOP_PROXY_USER=alice is set"):
+            await namenode_states(url, "", 0.1)
+    monkeypatch.setenv("HADOOP_PROXY_USER", "")
+    await find_login("hdfs://127.0.0.1:1/a")
