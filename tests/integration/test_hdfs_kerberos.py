@@ -127,14 +127,14 @@ async def test_a_ticket_cache_logs_in(
         assert not await client.is_in_safe_mode()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "LOCALHOST"])
+@pytest.mark.parametrize("host", [SERVER_HOST, SERVER_HOST.upper()])
 async def test_a_namenode_that_the_url_spells_otherwise_is_logged_in_at_by_kerberos_too(
     secure_hdfs: HdfsCluster, kdc: Kdc, tickets: str, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
-    """The configuration names it by another text, and must not be left for simple authentication."""
+    """The configuration names it by its address.  Simple authentication must not take Kerberos's place."""
     monkeypatch.setenv("KRB5CCNAME", tickets)
-    assert SERVER_HOST in secure_hdfs.root
-    root = secure_hdfs.root.replace(SERVER_HOST, host)
+    assert "127.0.0.1" in secure_hdfs.root
+    root = secure_hdfs.root.replace("127.0.0.1", host)
     fs = await HdfsFileSystem.open(f"{root}/", holder="h", conf_folder=str(secure_hdfs.conf_folder))
     try:
         assert (await fs.status("/")).is_dir
