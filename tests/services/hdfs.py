@@ -347,6 +347,14 @@ class HdfsCluster:
             processes = [datanode.process for datanode in self.datanodes]
             self.wait_live([i for i, process in enumerate(processes) if process.is_running and not process.is_paused])
 
+    def restart_with(self, properties: Mapping[str, str]) -> None:
+        """Restart NameNodes and datanodes with other settings of the servers."""
+        self.properties.update(properties)
+        self._write_settings()
+        for process in (*self.namenodes, *(datanode.process for datanode in self.datanodes)):
+            process.kill()
+        self.heal()
+
     def failover(self) -> int:
         """Make the other NameNode active, whether or not the active one lives; return its index."""
         assert self.is_ha, "one NameNode cannot fail over"
