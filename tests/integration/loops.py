@@ -1,6 +1,8 @@
-"""Consume-transform-produce loops of three libraries over one source, each an application in a process of its own."""
+"""Consume-transform-produce loops of four libraries over one source, each an application in a process of its own."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tests.integration.load import create_topic
 from tests.integration.source import Source
@@ -12,25 +14,24 @@ PARTITIONS = 4
 LIMIT_S = 180.0
 STEP = 200
 """Records that each loop commits between two faults."""
+MEMBERS = {"confluent": ("one", "two"), "franz": ("one", "two"), "java": ("one", "two"), "aiokafka": ("only",)}
+"""Applications of each library's loop.  aiokafka's loop is one application without a group's generation."""
 
 
 class Loops:
-    """Three loops over one source: a group of two members with librdkafka, one of two with franz-go, and aiokafka's.
+    """Loops over one source, one of each library: the library's applications are members of one group."""
 
-    aiokafka's loop is one application without a group's generation.
-    """
-
-    def __init__(self, cluster: BmqCluster) -> None:
+    def __init__(self, cluster: BmqCluster, libraries: Sequence[str] = tuple(MEMBERS)) -> None:
         self.bootstrap = cluster.bootstrap
         self.source = Source(self.bootstrap, "source", PARTITIONS)
-        self.works = [
-            *(self._work(library, member) for library in ("confluent", "franz") for member in ("one", "two")),
-            self._work("aiokafka", "only"),
-        ]
-        for topic in ("source", *sorted({work.sink for work in self.works})):
+        works = {library: [self._work(library, member) for member in MEMBERS[library]] for library in libraries}
+        self.loops = [members[0] for members in works.values()]
+        for topic in ("source", *(loop.sink for loop in self.loops)):
             create_topic(self.bootstrap, topic, PARTITIONS)
-        self.applications = [Transformer(work, cluster.folder) for work in self.works]
-        self.loops = [self.works[0], self.works[2], self.works[4]]
+        applications = [[Transformer(work, cluster.folder) for work in members] for members in works.values()]
+        self.applications = [application for members in applications for application in members]
+        self.first_of_two = [members[0] for members in applications if len(members) > 1]
+        """The first application of each loop with several."""
 
     def _work(self, library: str, member: str) -> Work:
         name = f"by-{library}"

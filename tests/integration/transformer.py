@@ -2,12 +2,12 @@
 
     python -m tests.integration.transformer LIBRARY BOOTSTRAP SOURCE SINK GROUP ID PARTITIONS
 
-LIBRARY is `confluent` or `aiokafka`; with `franz` a `Transformer` is a Go program that does the same
-(tests/clients/go/franz/application.go).  Each record of the source goes to the same partition of the sink, with its
-partition and offset before its value, in one transaction with the group's offset.  After an error that the library
-calls abortable the application aborts and goes on from the committed offsets; after any other error it builds its
-clients anew.  After a call of librdkafka that outlives its own time-out (docs/clients.md) the process begins again.  It
-writes a line for each such event, and ends only by a signal.
+LIBRARY is `confluent` or `aiokafka`; with `franz` and `java` a `Transformer` is a program of another language that does
+the same (tests/clients/go/franz/application.go, tests/clients/java/Application.java).  Each record of the source goes
+to the same partition of the sink, with its partition and offset before its value, in one transaction with the group's
+offset.  After an error that the library calls abortable the application aborts and goes on from the committed offsets;
+after any other error it builds its clients anew.  After a call of librdkafka that outlives its own time-out
+(docs/clients.md) the process begins again.  It writes a line for each such event, and ends only by a signal.
 
 ``Transformer`` is the test's end of it.  ``check_sink`` compares what committed readers see with the source.
 """
@@ -38,7 +38,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from tests.services.clients import go_program
+from tests.services.clients import go_program, java_program
 from tests.services.processes import ServiceProcess
 
 BATCH = 50
@@ -72,11 +72,14 @@ class Transformer(ServiceProcess):
     """The application, as a test starts, kills and pauses it."""
 
     def __init__(self, work: Work, folder: Path) -> None:
-        if work.library == "franz":
-            clients = (work.bootstrap, work.source, work.sink, work.group, work.transactional_id)
-            command = [str(go_program("franz")), *clients]
-        else:
-            command = [sys.executable, "-m", "tests.integration.transformer", *map(str, work)]
+        arguments = (work.bootstrap, work.source, work.sink, work.group, work.transactional_id)
+        match work.library:
+            case "franz":
+                command = [str(go_program("franz")), *arguments]
+            case "java":
+                command = [*java_program("Application"), *arguments]
+            case _:
+                command = [sys.executable, "-m", "tests.integration.transformer", *map(str, work)]
         super().__init__(work.transactional_id, command, log=folder / f"{work.transactional_id}.log")
 
 

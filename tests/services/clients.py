@@ -54,13 +54,13 @@ def node_program() -> list[str]:
     return ["node", str(_built("node", source, build) / "driver.js")]
 
 
-def java_program() -> list[str]:
-    """Return the command of the kafka-clients driver, compiled if this is the first time."""
+def java_program(name: str = "Driver") -> list[str]:
+    """Return the command of a Java program, `Driver` or `Application`, compiled if this is the first time."""
     source = SOURCES / "java"
     libraries = class_path()
 
     folder = java_classes("java", source, libraries)
-    return [*java_command(heap_mb=JAVA_HEAP_MB, log_level="WARN", libraries=f"{folder}:{libraries}"), "Driver"]
+    return [*java_command(heap_mb=JAVA_HEAP_MB, log_level="WARN", libraries=f"{folder}:{libraries}"), name]
 
 
 def java_classes(name: str, source: Path, libraries: str) -> Path:

@@ -1,4 +1,4 @@
-"""Consume-transform-produce loops of three libraries, while processes of the cluster and applications die and pause.
+"""Consume-transform-produce loops of four libraries, while processes of the cluster and applications die and pause.
 
 Each record of the source must appear once in each sink for committed readers, in order; the committed offsets are the
 source's ends; and each loop makes progress soon after the last fault.
@@ -6,18 +6,21 @@ source's ends; and each loop makes progress soon after the last fault.
 
 from __future__ import annotations
 
+import re
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from bmq.meta.shard_kinds import TRANSACTIONS
+from tests.integration.clients.levels import set_level
 from tests.integration.cluster.conftest import Site
 from tests.integration.history import report
 from tests.integration.loops import STEP, Loops
 from tests.integration.transformer import SESSION_TIMEOUT_MS
-from tests.services.bmq_cluster import BROKER, PROXY, BmqCluster
+from tests.services.bmq_cluster import BROKER, HTTP_TIMEOUT_S, PROXY, BmqCluster
 from tests.services.etcd import EtcdCluster
 
 pytestmark = [pytest.mark.etcd, pytest.mark.clients]
@@ -28,6 +31,8 @@ DARK_S = 15.0
 """Time without any datanode: half of a transaction's time-out."""
 PAUSES_S = (5.0, 20.0)
 """Pauses of a node: one within its lease, one beyond."""
+ADDED_OFFSETS = r'^kafka_network_requestmetrics_requests_total\{[^}]*request="AddOffsetsToTxn"[^}]*\} (\d+)'
+_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def leader(cluster: BmqCluster) -> str:
@@ -50,53 +55,99 @@ VICTIMS: dict[str, Callable[[BmqCluster], str]] = {
 }
 
 
+def kill_roles(nodes: BmqCluster, loops: Loops, request: pytest.FixtureRequest) -> int:
+    """Kill a process for each role; return how many kills there were, as the other helpers do."""
+    for role, find in VICTIMS.items():
+        name = find(nodes)
+        nodes.kill(name)
+        began = time.monotonic()
+        loops.progress()
+        report(request, f"kill -9 of the {role}, {name}: {time.monotonic() - began:.1f} s to {STEP} more records")
+        nodes.start_again(name)
+        loops.progress(timeout_s=PROGRESS_S)
+    return len(VICTIMS)
+
+
+def pause_coordinators(nodes: BmqCluster, loops: Loops, request: pytest.FixtureRequest) -> int:
+    for seconds in PAUSES_S:
+        name = coordinator(nodes)
+        nodes.pause(name)
+        time.sleep(seconds)
+        nodes.resume(name)
+        began = time.monotonic()
+        loops.progress(timeout_s=PROGRESS_S)
+        report(request, f"{name} paused for {seconds:.0f} s: then {time.monotonic() - began:.1f} s to {STEP} more")
+        nodes.heal()
+    return len(PAUSES_S)
+
+
+def kill_applications(loops: Loops, request: pytest.FixtureRequest) -> int:
+    for application in loops.applications:
+        application.kill()
+        application.start()
+        began = time.monotonic()
+        loops.progress(timeout_s=PROGRESS_S)
+        report(request, f"kill -9 of {application.name}: {time.monotonic() - began:.1f} s to {STEP} more records")
+    return len(loops.applications)
+
+
+def pause_members(loops: Loops, request: pytest.FixtureRequest) -> int:
+    """Pause one of two members: the group goes on without it, and refuses what it had in hand."""
+    for application in loops.first_of_two:
+        application.pause()
+    time.sleep(1.5 * SESSION_TIMEOUT_MS / 1000)
+    for application in loops.first_of_two:
+        application.resume()
+    began = time.monotonic()
+    loops.progress(timeout_s=PROGRESS_S)
+    report(request, f"members of groups paused: then {time.monotonic() - began:.1f} s to {STEP} more records")
+    return len(loops.first_of_two)
+
+
+def added_offsets(nodes: BmqCluster) -> int:
+    """Return how many AddOffsetsToTxn the processes have answered: version 2 of transactions has no such request."""
+    total = 0
+    for member in nodes.members.values():
+        with _HTTP.open(f"{member.http}/metrics", timeout=HTTP_TIMEOUT_S) as response:
+            text = response.read().decode()
+        total += sum(int(value) for value in re.findall(ADDED_OFFSETS, text, re.MULTILINE))
+    return total
+
+
 def test_exactly_once_while_processes_die(
     nodes: BmqCluster, etcd_of_three: EtcdCluster, request: pytest.FixtureRequest
 ) -> None:
     loops = Loops(nodes)
-    kills = pauses = 0
     try:
         loops.start()
-        for role, find in VICTIMS.items():
-            name = find(nodes)
-            nodes.kill(name)
-            began = time.monotonic()
-            loops.progress()
-            report(request, f"kill -9 of the {role}, {name}: {time.monotonic() - began:.1f} s to {STEP} more records")
-            nodes.start_again(name)
-            loops.progress(timeout_s=PROGRESS_S)
-            kills += 1
-        for seconds in PAUSES_S:
-            name = coordinator(nodes)
-            nodes.pause(name)
-            time.sleep(seconds)
-            nodes.resume(name)
-            began = time.monotonic()
-            loops.progress(timeout_s=PROGRESS_S)
-            report(request, f"{name} paused for {seconds:.0f} s: then {time.monotonic() - began:.1f} s to {STEP} more")
-            nodes.heal()
-            pauses += 1
+        kills = kill_roles(nodes, loops, request)
+        pauses = pause_coordinators(nodes, loops, request)
         member = etcd_of_three.leader()
         etcd_of_three.kill(member)
         loops.progress()
         etcd_of_three.restart(member)
         loops.progress(timeout_s=PROGRESS_S)
-        for application in loops.applications:
-            application.kill()
-            application.start()
-            began = time.monotonic()
-            loops.progress(timeout_s=PROGRESS_S)
-            name = application.name
-            report(request, f"kill -9 of {name}: {time.monotonic() - began:.1f} s to {STEP} more records")
-        kills += 1 + len(loops.applications)
-        member_of_two = loops.applications[0]
-        member_of_two.pause()  # the group goes on without it, and refuses what it had in hand
-        time.sleep(1.5 * SESSION_TIMEOUT_MS / 1000)
-        member_of_two.resume()
-        pauses += 1
-        began = time.monotonic()
+        kills += 1 + kill_applications(loops, request)
+        pauses += pause_members(loops, request)
+        figures = loops.finish()
+    finally:
+        loops.abandon()
+    report(request, f"{kills} kills, {pauses} pauses; {figures}")
+
+
+def test_java_is_exactly_once_at_level_1_while_processes_die(nodes: BmqCluster, request: pytest.FixtureRequest) -> None:
+    """The Java client has a code path of its own at level 1: partitions and groups are added by requests."""
+    set_level(nodes.bootstrap, 1)
+    loops = Loops(nodes, ("java",))
+    try:
+        loops.start()
+        kills = kill_roles(nodes, loops, request)
+        pauses = pause_coordinators(nodes, loops, request)
+        kills += kill_applications(loops, request)
+        pauses += pause_members(loops, request)
+        added = added_offsets(nodes)
         loops.progress(timeout_s=PROGRESS_S)
-        report(request, f"an application paused: then {time.monotonic() - began:.1f} s to {STEP} more records")
+        assert added_offsets(nodes) > added  # after each fault the processes still show clients level 1
         figures = loops.finish()
     finally:
         loops.abandon()
