@@ -250,11 +250,14 @@ def tell(what: str, about: object) -> None:
 # ------------------------------------------------------------------------------------------------------ the test's end
 
 
-def committed(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
-    """Return the group's stable offset of each partition, 0 for none."""
+def committed(bootstrap: str, group: str, topic: str, partitions: int, *, require_stable: bool = True) -> list[int]:
+    """Return the group's committed offset of each partition, 0 for none.
+
+    With ``require_stable`` a partition has none while a transaction with an offset of it is open.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     wanted = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, place) for place in range(partitions)])]
-    found = admin.list_consumer_group_offsets(wanted, require_stable=True, request_timeout=CALL_S)[group]
+    found = admin.list_consumer_group_offsets(wanted, require_stable=require_stable, request_timeout=CALL_S)[group]
     offsets = {each.partition: each.offset for each in found.result(2 * CALL_S).topic_partitions}
     return [max(0, offsets[place]) for place in range(partitions)]
 
