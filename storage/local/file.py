@@ -128,6 +128,14 @@ def take_lock(fd: int, path: str) -> None:
         raise LeaseLost(f"{path} has a writer") from error
 
 
+def has_name(fd: int, real: str) -> bool:
+    """Return whether the open file still has this name: it may have been replaced or deleted before it was locked."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(real))
+    except FileNotFoundError:
+        return False
+
+
 def fence_open(fd: int) -> int:
     """Clear the write bit, then return the length.
 

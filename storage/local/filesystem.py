@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import secrets
 import shutil
 import stat
 import threading
@@ -38,6 +40,7 @@ from bmq.storage.local.file import (
     OpenFile,
     check_fence,
     fence_open,
+    has_name,
     is_open,
     lower_fence,
     raise_fence,
@@ -430,14 +433,16 @@ class LocalFileSystem:
         return True
 
     def _concat(self, target: str, sources: Sequence[str]) -> None:
-        """Join into ``.<name>.concat``, put that in the target's place in one step, then delete the sources.
+        """Join into a temporary file, put it in the target's place in one step, then delete the sources.
 
-        All files are locked meanwhile, so that no append is acknowledged into a file that is being replaced.
+        All files are locked meanwhile, so that no append is acknowledged into a file that is being replaced, and no
+        other concat or ``delete_joined`` of these files is under way.  A lock counts only if the name still has the
+        locked file: a lock of a file that was replaced keeps no other call away.
 
         ===================  =======================================================================================
         a crash              leaves
         ===================  =======================================================================================
-        before that step     a file with a dot: temporary, removed by the next concat and by the sweeper
+        before that step     ``.<name>.<random>.concat``, removed by the target's next concat and by the sweeper
         after it             the last of the sources, each a copy of a part of the target
         ===================  =======================================================================================
 
@@ -447,11 +452,11 @@ class LocalFileSystem:
         again must leave out sources that begin inside the target.
         """
         real, folder = self._real(target), os.path.dirname(self._real(target))
-        joined = os.path.join(folder, f".{os.path.basename(real)}.concat")
+        joined = os.path.join(folder, f".{os.path.basename(real)}.{secrets.token_hex(8)}.concat")
         with ExitStack() as stack:
             parts = [_opened_closed_file(stack, self._real(path), path) for path in (target, *sources)]
-            if os.path.lexists(joined):
-                os.unlink(joined)
+            for crashed in _temporary_copies(real):
+                crashed.unlink(missing_ok=True)
             # Without O_APPEND, which copy_file_range refuses.
             fd = _opened(stack, joined, (_WRITE | os.O_CREAT | os.O_EXCL) & ~os.O_APPEND, 0o644)
             give_like(fd, os.fstat(parts[0]), target)
@@ -462,7 +467,7 @@ class LocalFileSystem:
                 os.fsync(fd)
                 os.replace(joined, real)
             except BaseException:
-                os.unlink(joined)
+                Path(joined).unlink(missing_ok=True)  # the sweeper may have come first
                 raise
             self._folders.changed(folder)
             self._folders.sync()  # before the sources are deleted
@@ -525,10 +530,29 @@ def _opened(stack: ExitStack, real: str, flags: int, mode: int = 0) -> int:
     return fd
 
 
-def _opened_closed_file(stack: ExitStack, real: str, path: str) -> int:
-    """Open and lock a closed file.  Raises LeaseLost while another call or a writer has its lock."""
+def _locked_file(stack: ExitStack, real: str, path: str) -> int:
+    """Open and lock the file that has this name.
+
+    Raises LeaseLost while another call or a writer has its lock, and if the file was replaced or deleted before it was
+    locked.  While it is locked, concats leave the name alone.
+    """
     fd = _opened(stack, real, _READ)
     take_lock(fd, path)
+    if not has_name(fd, real):
+        raise LeaseLost(f"{path} was replaced or deleted meanwhile")
+    return fd
+
+
+def _temporary_copies(real: str) -> list[Path]:
+    """Return the temporary files of concats of this target: while it is locked, they are left by crashes."""
+    folder, name = os.path.split(real)
+    temporary = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.concat")
+    return [Path(folder, entry) for entry in os.listdir(folder) if temporary.fullmatch(entry)]
+
+
+def _opened_closed_file(stack: ExitStack, real: str, path: str) -> int:
+    """Open and lock a closed file.  Raises LeaseLost as ``_locked_file``."""
+    fd = _locked_file(stack, real, path)
     if is_open(os.fstat(fd)):  # not a LeaseLost: it has no writer whose end ends the refusal
         raise StorageError(f"{path} is not closed, and has no writer: take the owner's right to write it (chmod u-w)")
     return fd

@@ -17,7 +17,7 @@ from functools import lru_cache
 from bmq.core.file_access import Access
 from bmq.storage.access import REFUSALS
 from bmq.storage.filesystem import StorageError, Unsupported
-from bmq.storage.local.file import is_open
+from bmq.storage.local.file import has_name, is_open
 
 _NAMES_MAX = 256
 _MODE_BITS = 0o777
@@ -88,7 +88,7 @@ def give_folder(real: str, access: Access) -> None:
 
 
 def give(real: str, access: Access) -> bool:
-    """Give a file or folder its owner, group and mode; return False if it is a file that is open.
+    """Give a file or folder its owner, group and mode; return False if it is a file that is open or being replaced.
 
     Raises OSError if the kernel refuses, Unsupported if it knows no such user or group.
     """
@@ -101,7 +101,7 @@ def give(real: str, access: Access) -> bool:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # against an append, which sets the write bit
         except BlockingIOError:
             return False
-        if is_open(os.fstat(fd)):
+        if is_open(os.fstat(fd)) or not has_name(fd, real):
             return False
         _chown(fd, access)
         if access.mode is not None:

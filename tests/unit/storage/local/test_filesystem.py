@@ -327,7 +327,7 @@ async def test_a_concat_that_fails_before_it_replaced_anything_leaves_no_trace(
     async with opened(tmp_path) as fs:
         await put(fs, "/a", b"aa")
         await put(fs, "/b", b"bb")
-        (tmp_path / ".a.concat").write_bytes(b"of an earlier crash")
+        (tmp_path / ".a.0123456789abcdef.concat").write_bytes(b"of an earlier crash")
         with monkeypatch.context() as patch:
             patch.setattr(os, "copy_file_range", full)
             with pytest.raises(OutOfSpace):

@@ -12,7 +12,9 @@ import pytest
 from bmq.core.file_access import Access
 from bmq.storage.access import REFUSALS
 from bmq.storage.filesystem import CreateOptions, Unsupported
+from bmq.storage.local.ownership import give
 from tests.unit.storage.local.roots import opened
+from tests.unit.storage.local.stepped_calls import SteppedCall, stop_at_system_calls
 
 pytestmark = [
     pytest.mark.loops("asyncio"),
@@ -81,6 +83,24 @@ async def test_joined_segments_keep_group_and_mode(tmp_path: Path) -> None:
         await fs.concat("/topics/t/1", ["/topics/t/2"])
         found = (tmp_path / "topics" / "t" / "1").stat()
         assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o440, READERS)
+
+
+async def test_a_file_that_a_concat_replaced_meanwhile_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Report no success for a file that has gone: the file of the name keeps the former mode."""
+    async with opened(tmp_path) as fs:
+        for name in "12":
+            await (await fs.create(f"/t/{name}", TOPIC)).close()
+        stop_at_system_calls(monkeypatch)
+        given = list[bool]()
+        call = SteppedCall(lambda: given.append(give(str(tmp_path / "t" / "1"), Access(mode=0o600))))
+        call.run_to("flock", "1")
+        await fs.concat("/t/1", ["/t/2"])
+        call.finish()
+        assert given == [False]
+        assert await fs.set_access("/t/1", Access(mode=0o600))
+        assert stat.S_IMODE((tmp_path / "t" / "1").stat().st_mode) == 0o400
 
 
 async def test_an_unknown_group_is_named_and_does_not_stop_a_writer(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Concats of one local root by several processes, each of which may stand still, or be killed, at any system call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bmq.storage.filesystem import LeaseLost
+from bmq.storage.local.filesystem import LocalFileSystem
+from tests.unit.storage.local.stepped_calls import SteppedCall, stop_at_system_calls
+
+pytestmark = pytest.mark.slow
+
+PARTS = {"T": b"tttt", "S1": b"11", "S2": b"222", "S3": b"3"}
+"""A log's files: T is the target, the others may be appended to it in this order."""
+
+
+def put_parts(root: Path) -> None:
+    for name, data in PARTS.items():
+        (root / name).write_bytes(data)
+        (root / name).chmod(0o444)
+
+
+def concat(root: Path, target: str, sources: Sequence[str]) -> SteppedCall:
+    """Return the concat of a process of its own."""
+    fs = LocalFileSystem(root, "process")
+    return SteppedCall(lambda: fs._concat(f"/{target}", [f"/{name}" for name in sources]))
+
+
+def log_of(root: Path) -> bytes:
+    """Return the log's bytes as a reader finds them: a file is read up to the beginning of the next file."""
+    sizes = {name: len(data) for name, data in PARTS.items()}
+    begins = {name: sum(list(sizes.values())[:at]) for at, name in enumerate(sizes)}
+    left = [name for name in PARTS if (root / name).exists()]
+    ends = [begins[name] for name in left[1:]] + [sum(sizes.values())]
+    return b"".join((root / name).read_bytes()[: end - begins[name]] for name, end in zip(left, ends, strict=True))
+
+
+ALL = b"".join(PARTS.values())
+
+
+def test_a_concat_that_locks_a_file_which_was_replaced_meanwhile_takes_no_record_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock of the old file keeps no other call away: the merge behind it would be undone."""
+    put_parts(tmp_path)
+    stop_at_system_calls(monkeypatch)
+    late = concat(tmp_path, "T", ["S1", "S2"])
+    late.run_to("flock", "T")
+    killed = concat(tmp_path, "T", ["S1", "S2"])
+    killed.run_to("unlink", "S1")
+    killed.kill()
+    late.run_to("open", ".concat")
+    for name in ("S1", "S2"):
+        (tmp_path / name).unlink()
+    following = concat(tmp_path, "T", ["S3"])
+    following.finish()
+    late.finish()
+    assert log_of(tmp_path) == ALL
+    assert isinstance(late.error, LeaseLost)
+    assert following.error is None
+
+
+def test_a_concat_that_locks_a_source_which_was_replaced_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source has grown: its new bytes would be deleted with it."""
+    put_parts(tmp_path)
+    stop_at_system_calls(monkeypatch)
+    late = concat(tmp_path, "T", ["S1"])
+    late.run_to("flock", "S1")
+    other = concat(tmp_path, "S1", ["S2"])
+    other.finish()
+    assert other.error is None
+    late.finish()
+    assert log_of(tmp_path) == ALL
+    assert isinstance(late.error, LeaseLost)
+
+
+def test_a_concat_that_locks_a_source_which_was_deleted_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_parts(tmp_path)
+    stop_at_system_calls(monkeypatch)
+    late = concat(tmp_path, "T", ["S1"])
+    late.run_to("flock", "S1")
+    (tmp_path / "S1").unlink()
+    late.finish()
+    assert isinstance(late.error, LeaseLost)
+    assert (tmp_path / "T").read_bytes() == PARTS["T"]
+
+
+def test_each_concat_has_a_temporary_file_of_its_own_and_deletes_those_of_earlier_crashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_parts(tmp_path)
+    other = tmp_path / ".T.log.0123456789abcdef.concat"
+    other.write_bytes(b"of another target")
+    stop_at_system_calls(monkeypatch)
+    names: list[str] = []
+    for _ in range(2):
+        killed = concat(tmp_path, "T", ["S1", "S2"])
+        killed.run_to("replace", "T")
+        killed.kill()
+        (left,) = [name for name in os.listdir(tmp_path) if name.endswith(".concat") and name != other.name]
+        names.append(left)
+    assert names[0] != names[1]
+    last = concat(tmp_path, "T", ["S1", "S2"])
+    last.finish()
+    assert sorted(os.listdir(tmp_path)) == [other.name, "S3", "T"]
+    assert log_of(tmp_path) == ALL
