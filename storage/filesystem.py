@@ -402,3 +402,26 @@ async def read_parts(fs: FileSystem, path: str, position: int, lengths: Sequence
         parts.append(data[at : at + length])
         at += length
     return parts
+
+
+@runtime_checkable
+class DeletesJoined(Protocol):
+    """An adapter whose ``concat`` takes several steps, and locks its files meanwhile."""
+
+    async def delete_joined(self, target: str, sources: Sequence[str]) -> None:
+        """Do what the function ``delete_joined`` does."""
+
+
+async def delete_joined(fs: FileSystem, target: str, sources: Sequence[str]) -> None:
+    """Delete ``sources`` whose bytes the target has, first to last, as a ``concat`` that did not end was about to.
+
+    The target's contents are on disk before a source is deleted.  With an adapter that is a ``DeletesJoined``, no
+    ``concat`` of these files is under way meanwhile: raises LeaseLost, and deletes nothing, if another call holds one
+    of them.  Raises NoSuchFile if a file is gone.
+    """
+    if isinstance(fs, DeletesJoined):
+        await fs.delete_joined(target, sources)
+        return
+    await fs.fence(Lease(paths=(target,), holder="", file_id=0), sync=True)
+    for source in sources:
+        await fs.delete(source)

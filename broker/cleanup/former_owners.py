@@ -54,15 +54,15 @@ from bmq.storage.cleaning.job_round import DRAFT_FOLDER
 from bmq.storage.filesystem import (
     AlreadyExists,
     FileSystem,
-    Lease,
     LeaseLost,
     NoSuchFile,
     StorageError,
     StorageUnavailable,
     Unjoinable,
     Unsupported,
+    delete_joined,
 )
-from bmq.storage.layout import PartitionPath, base_name
+from bmq.storage.layout import base_name
 from bmq.storage.log_segments import ListedSegment, walk
 from bmq.storage.segment import EndsEarly
 
@@ -270,11 +270,12 @@ class FormerOwners:
             late[draft] = "the segment that the others are appended to is below the log start, and may be deleted late"
             return False
         target, *sources = (one.name for one in members)
+        files = [path.log(source) for source in sources]
         try:
             if is_half_done:
-                await self._delete_joined(path, target, sources)
+                await delete_joined(self._fs, path.log(target), files)
             else:
-                await self._fs.concat(path.log(target), [path.log(source) for source in sources])
+                await self._fs.concat(path.log(target), files)
         except NoSuchFile:
             return False  # its writer was faster, or is under way: the next look finds the files that are left
         except Unjoinable:
@@ -304,15 +305,6 @@ class FormerOwners:
         except NoSuchFile:
             return False
         return True
-
-    async def _delete_joined(self, path: PartitionPath, target: SegmentName, sources: Sequence[SegmentName]) -> None:
-        """Delete sources whose bytes the target has, as its writer was about to: first to last.
-
-        The target's new contents survive a loss of power before a source is gone.
-        """
-        await self._fs.fence(Lease(paths=(path.log(target),), holder="", file_id=0), sync=True)
-        for source in sources:
-            await self._fs.delete(path.log(source))
 
     async def _members(self, state: RetentionState, merged: Checkpoint) -> tuple[list[ListedSegment], bool]:
         """Return the files of the merge, in order, and whether the target has the bytes of the others already.

@@ -171,6 +171,10 @@ class LocalFileSystem:
         check_concat(target, sources)
         await self._do(target, lambda: self._concat(target, sources))
 
+    async def delete_joined(self, target: str, sources: Sequence[str]) -> None:
+        """Delete files as ``bmq.storage.filesystem.delete_joined``."""
+        await self._do(target, lambda: self._delete_joined(target, sources))
+
     async def probe(self, node: str) -> bool:
         """Return True: a folder has no nodes."""
         return True
@@ -474,6 +478,18 @@ class LocalFileSystem:
             for source in sources:
                 os.unlink(self._real(source))
             self._folders.changed(folder)
+
+    def _delete_joined(self, target: str, sources: Sequence[str]) -> None:
+        with ExitStack() as stack:
+            fd = _locked_file(stack, self._real(target), target)
+            for source in sources:
+                _locked_file(stack, self._real(source), source)
+            raise_fence(fd)
+            os.fdatasync(fd)
+            self._sync_names(target)  # before the sources are deleted
+            for source in sources:
+                os.unlink(self._real(source))
+            self._folders.changed(os.path.dirname(self._real(target)))
 
 
 class _Handoff:

@@ -421,6 +421,32 @@ async def test_a_merge_that_is_half_done_is_ended(does: str, gone: int) -> None:
     first.die()
 
 
+async def test_a_merge_that_is_half_done_waits_while_another_call_holds_its_files() -> None:
+    """The call that holds them may be about to put the target back, and to delete the sources."""
+    world = World()
+    first, last, gate, zombie = await half_done_merge(world)
+    second = await compacted(world, "b", LAGGING)
+    before = await names_of(world)
+
+    async def held(target: str, sources: Sequence[str]) -> None:
+        raise LeaseLost(f"{target} has a writer")
+
+    second.steps.delete_joined = held  # type: ignore[attr-defined]
+    for _ in range(4):
+        await second.round(RETRY_S)
+    assert await names_of(world) == before
+    assert (second.janitor.cleaning.cleaner.rounds, second.janitor._former_owners.merges_ended) == (0, 0)
+    del second.steps.delete_joined  # type: ignore[attr-defined]
+    for _ in range(4):
+        await second.round(RETRY_S)
+    assert second.janitor._former_owners.merges_ended == 1
+    assert await drafts(world) == []
+    gate.set()
+    await asyncio.wait({zombie}, timeout=5)
+    assert (await contents(world, 0, 14))[0] == last
+    first.die()
+
+
 async def test_a_merge_of_which_no_source_is_left_is_over() -> None:
     world = World()
     first, last, _, zombie = await half_done_merge(world)

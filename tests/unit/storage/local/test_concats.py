@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bmq.storage.filesystem import LeaseLost
+from bmq.storage import filesystem
+from bmq.storage.filesystem import LeaseLost, NoSuchFile
 from bmq.storage.local.filesystem import LocalFileSystem
+from tests.unit.storage.local.roots import noted_calls, opened
 from tests.unit.storage.local.stepped_calls import SteppedCall, stop_at_system_calls
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
 PARTS = {"T": b"tttt", "S1": b"11", "S2": b"222", "S3": b"3"}
 """A log's files: T is the target, the others may be appended to it in this order."""
@@ -37,6 +39,12 @@ def log_of(root: Path) -> bytes:
     left = [name for name in PARTS if (root / name).exists()]
     ends = [begins[name] for name in left[1:]] + [sum(sizes.values())]
     return b"".join((root / name).read_bytes()[: end - begins[name]] for name, end in zip(left, ends, strict=True))
+
+
+def delete_joined(root: Path, target: str, sources: Sequence[str]) -> SteppedCall:
+    """Return the settlement of a process of its own."""
+    fs = LocalFileSystem(root, "process")
+    return SteppedCall(lambda: fs._delete_joined(f"/{target}", [f"/{name}" for name in sources]))
 
 
 ALL = b"".join(PARTS.values())
@@ -112,3 +120,64 @@ def test_each_concat_has_a_temporary_file_of_its_own_and_deletes_those_of_earlie
     last.finish()
     assert sorted(os.listdir(tmp_path)) == [other.name, "S3", "T"]
     assert log_of(tmp_path) == ALL
+
+
+# ------------------------------------------------------------------------------------------------ joined sources
+
+
+def put_joined(root: Path) -> None:
+    """Leave the files of a concat that ended behind the change of its target."""
+    put_parts(root)
+    (root / "T").unlink()
+    (root / "T").write_bytes(PARTS["T"] + PARTS["S1"] + PARTS["S2"])
+    (root / "T").chmod(0o444)
+
+
+@pytest.mark.parametrize("held", ["T", "S2"])
+def test_joined_sources_stay_while_a_concat_holds_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    put_joined(tmp_path)
+    stop_at_system_calls(monkeypatch)
+    running = concat(tmp_path, held, ["S3"])
+    running.run_to("replace", held)
+    settling = delete_joined(tmp_path, "T", ["S1", "S2"])
+    settling.finish()
+    assert isinstance(settling.error, LeaseLost)
+    assert sorted(name for name in os.listdir(tmp_path) if name[0] != ".") == ["S1", "S2", "S3", "T"]
+    running.kill()
+    settling = delete_joined(tmp_path, "T", ["S1", "S2"])
+    settling.finish()
+    assert settling.error is None
+    assert log_of(tmp_path) == ALL
+
+
+@pytest.mark.parametrize("at", [("unlink", "S1"), ("unlink", "S2")], ids=repr)
+def test_no_concat_takes_a_file_whose_joined_sources_are_being_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[str, str]
+) -> None:
+    put_joined(tmp_path)
+    stop_at_system_calls(monkeypatch)
+    settling = delete_joined(tmp_path, "T", ["S1", "S2"])
+    settling.run_to(*at)
+    for target, source in (("T", "S3"), ("S2", "S3")):
+        late = concat(tmp_path, target, [source])
+        late.finish()
+        assert isinstance(late.error, LeaseLost)
+    settling.kill()
+    assert log_of(tmp_path) == ALL
+
+
+async def test_joined_sources_are_deleted_once_the_target_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_joined(tmp_path)
+    target, folder, *sources = (os.stat(tmp_path / name).st_ino for name in ("T", ".", "S1", "S2"))
+    async with opened(tmp_path) as fs:
+        calls = noted_calls(monkeypatch, "fdatasync", "fsync", "unlink")
+        await filesystem.delete_joined(fs, "/T", ["/S1", "/S2"])
+        expected = [("fdatasync", target), ("fsync", folder), *(("unlink", source) for source in sources)]
+        assert calls == expected
+        with pytest.raises(NoSuchFile):
+            await filesystem.delete_joined(fs, "/T", ["/S2", "/S3"])
+        assert sorted(os.listdir(tmp_path)) == ["S3", "T"]
