@@ -20,6 +20,9 @@ A former owner that stood still goes on with its next step, however late.  Its d
 |                                   |                      | settled by a refusal                                      |
 | the same, and the target has the  | delete the sources   | deleting them now (a local root's append takes steps):    |
 | sources' bytes already            |                      | else a cleaned segment may hide the target first          |
+| index of a merge, complete, whose | prove the ownership  | nothing: the proof fails, since another owner has merged  |
+| files do not fit in two listings  |                      | the files.  One listing proves nothing: a call may have   |
+|                                   |                      | changed the target meanwhile, and deleted a source        |
 | index of a merge, complete, of a  | append files         | nothing: an owner may delete the target late, with all    |
 | target below the log start        |                      | that was appended.  The log waits                         |
 | index of a merge, incomplete      | prove the ownership  | nothing: the proof fails                                  |
@@ -310,9 +313,19 @@ class FormerOwners:
         """Return the files of the merge, in order, and whether the target has the bytes of the others already.
 
         No files are returned if they do not fit the index.  On a local root a call that stands still may have joined
-        the files and not deleted the sources: it deletes them late.  A closed file grows by a merge only, so a target
-        as long as the merged file has all their bytes.
+        the files and not deleted the sources: it deletes them late.  A listing beside this call may show the target
+        before its change, and lack a source that was deleted behind the change.  A second listing shows the change.
+        Files that do not fit then either have another reason: the writer of the draft listed them before an owner's
+        merge, and could not prove its ownership.
         """
+        found = await self._listed(state, merged)
+        if not _is_joined(found, merged) and not _is_whole(found, merged):
+            found = await self._listed(state, merged)
+        is_joined = _is_joined(found, merged)
+        return found if is_joined or _is_whole(found, merged) else [], is_joined
+
+    async def _listed(self, state: RetentionState, merged: Checkpoint) -> list[ListedSegment]:
+        """Return the files in the range of the merge, in order; none unless the target is first and all are live."""
         found: list[ListedSegment] = []
         async with aclosing(walk(self._fs, state.driver.path)) as listing:
             async for listed in listing:
@@ -321,11 +334,18 @@ class FormerOwners:
                 if listed.has_log and listed.name.base >= merged.segment.base:
                     found.append(listed)
         if not found or found[0].name != merged.segment or not all(one.is_live for one in found):
-            return [], False
-        if found[0].length >= merged.position:
-            return found, True
-        is_whole = found[-1].end == merged.end_offset and sum(one.length for one in found) == merged.position
-        return found if is_whole else [], False
+            return []
+        return found
+
+
+def _is_joined(found: Sequence[ListedSegment], merged: Checkpoint) -> bool:
+    """Return whether the target has the bytes of all files: it grows by a merge only, and is as long as its result."""
+    return bool(found) and found[0].length >= merged.position
+
+
+def _is_whole(found: Sequence[ListedSegment], merged: Checkpoint) -> bool:
+    """Return whether the files are those of the merge, and none is joined."""
+    return bool(found) and found[-1].end == merged.end_offset and sum(one.length for one in found) == merged.position
 
 
 def _keep_quiet(path: str, error: Exception) -> None:

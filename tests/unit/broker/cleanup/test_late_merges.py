@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,6 +15,7 @@ from bmq.core.errors import ErrorCode
 from bmq.meta.ownership import Swap
 from bmq.storage.filesystem import (
     CorruptData,
+    FileStatus,
     LeaseLost,
     NotAllowed,
     OutOfSpace,
@@ -368,6 +369,14 @@ async def test_an_owners_own_call_that_goes_on_behind_its_deadline_loses_no_reco
 # ------------------------------------------------------------------------------------- calls that are half done
 
 
+def join(world: World, target: str, sources: Sequence[str]) -> None:
+    """Change the target as a local root's concat does, and leave the sources."""
+    file = world.storage.namespace.file(target)
+    for source in sources:
+        file.data += world.storage.namespace.file(source).data
+    world.storage._settle(file, len(file.data))
+
+
 async def half_done_merge(world: World) -> tuple[Owner, Found, asyncio.Event, asyncio.Task[None]]:
     """Return a former owner whose concat stands still behind the change of the target, as on a local root."""
     first = await world.owner("a", COMPACT, PATIENT)
@@ -377,10 +386,7 @@ async def half_done_merge(world: World) -> tuple[Owner, Found, asyncio.Event, as
     gate = asyncio.Event()
 
     async def local(target: str, sources: Sequence[str]) -> None:
-        file = world.storage.namespace.file(target)
-        for source in sources:
-            file.data += world.storage.namespace.file(source).data
-        world.storage._settle(file, len(file.data))
+        join(world, target, sources)
         await gate.wait()
         for source in sources:
             await world.reading.delete(source)
@@ -419,6 +425,58 @@ async def test_a_merge_that_is_half_done_is_ended(does: str, gone: int) -> None:
     )
     assert (await contents(world, 0, 18))[0] == last
     first.die()
+
+
+@pytest.mark.parametrize("listed", ["target", "target and source"])
+async def test_a_listing_beside_a_call_that_changes_the_target_settles_nothing(listed: str) -> None:
+    """The listing shows the target before its change, and not the source that was deleted behind it."""
+    world = World()
+    first, last, gate, zombie, _ = await begun_merge(world)
+    target, *sources = (await names_of(world))[:8]
+    seen = PATH.log(target if listed == "target" else sources[0])
+    deleted = sources[:1] if listed == "target" else sources[:2]
+    second = await compacted(world, "b")
+    listing, is_changed = second.steps.list, False
+
+    async def torn(path: str, *, after: str = "") -> AsyncIterator[FileStatus]:
+        nonlocal is_changed
+        async for status in listing(path, after=after):
+            if status.path not in map(PATH.log, deleted) or not is_changed:
+                yield status
+            if status.path == seen and not is_changed:
+                is_changed = True
+                join(world, PATH.log(target), [PATH.log(name) for name in sources])
+                for name in deleted:
+                    await world.reading.delete(PATH.log(name))
+
+    second.steps.list = torn  # type: ignore[method-assign]
+    await second.janitor._notice(second.broker.context.now_ms())
+    state = second.janitor.queue.states[KEY]
+    assert await second.janitor._former_owners.settle(state) is None
+    assert is_changed
+    assert second.janitor._former_owners.merges_ended == 1
+    assert not {f"{name}.log" for name in sources} & set(await world.names())
+    assert (await contents(world, 0, 14))[0] == last
+    zombie.cancel()
+    gate.set()
+    first.die()
+
+
+async def test_a_draft_that_fits_no_files_any_more_is_settled() -> None:
+    """Wait for no writer that listed the files before the owner's merge: it cannot prove its ownership."""
+    world = World()
+    owner = await compacted(world)
+    owner.wiring.may_clean = lambda: False
+    last = await update(owner, 14)
+    names = await names_of(world)
+    draft = await write_draft(world, names[:3])
+    await world.reading.concat(PATH.log(names[2]), [PATH.log(names[3])])
+    await owner.janitor._notice(owner.broker.context.now_ms())
+    state, settle = owner.janitor.queue.states[KEY], owner.janitor._former_owners.settle
+    assert await settle(state) is None
+    assert state.settled_merges == {draft}
+    assert (await names_of(world))[:3] == names[:3]
+    assert (await contents(world, 0, 14))[0] == last
 
 
 async def test_a_merge_that_is_half_done_waits_while_another_call_holds_its_files() -> None:
@@ -472,10 +530,7 @@ async def test_a_call_that_takes_the_sources_away_meanwhile_settles_nothing() ->
     async def late(target: str, sources: Sequence[str]) -> None:
         if not taken:
             taken.extend(sources)
-            file = world.storage.namespace.file(target)
-            for source in sources:
-                file.data += world.storage.namespace.file(source).data
-            world.storage._settle(file, len(file.data))
+            join(world, target, sources)
             await world.reading.delete(sources[0])
         await concat(target, sources)
 
