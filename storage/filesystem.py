@@ -286,9 +286,11 @@ class FileSystem(Protocol):
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """Append the closed ``sources`` (same folder) to the closed ``target`` and remove them, atomically, no copy.
 
-        On a local root it is atomic for readers only: sources may be left, each a copy of a part of the target.  Raises
-        Unjoinable if storage never joins these files: HDFS refuses sources whose ``block_bytes`` are more than the
-        target's, and sources of another coding.  Any other refusal may pass.
+        On a local root it is atomic for readers only: sources may be left, each a copy of a part of the target.  After
+        a StorageUnavailable the files may be joined, on any root.  Raises LeaseLost if a writer or another call holds a
+        file, or has replaced or deleted it meanwhile.  Raises Unjoinable if storage never joins these files: HDFS
+        refuses sources whose ``block_bytes`` are more than the target's, and sources of another coding.  Any other
+        refusal may pass.
         """
 
     async def probe(self, node: str) -> bool:

@@ -31,6 +31,7 @@ from bmq.storage.filesystem import (
     OutOfSpace,
     RootLock,
     StorageError,
+    StorageUnavailable,
     Unsupported,
 )
 from bmq.storage.fresh_memory import allocate, cut, fill
@@ -450,6 +451,8 @@ class LocalFileSystem:
         after it             the last of the sources, each a copy of a part of the target
         ===================  =======================================================================================
 
+        An error leaves as much, and behind the step it is StorageUnavailable: ``delete_joined`` ends the call.
+
         Segments tolerate a copy of a part of the target.  A segment ends at the next segment's base, which is in its
         name (rule 5), so the target is read up to the first source left, then the sources.  The result is right only if
         no source is missing *before* a source that is left, so sources are deleted first to last.  A caller that joins
@@ -473,11 +476,15 @@ class LocalFileSystem:
             except BaseException:
                 Path(joined).unlink(missing_ok=True)  # the sweeper may have come first
                 raise
-            self._folders.changed(folder)
-            self._folders.sync()  # before the sources are deleted
-            for source in sources:
-                os.unlink(self._real(source))
-            self._folders.changed(folder)
+            try:
+                self._folders.changed(folder)
+                self._folders.sync()  # before the sources are deleted
+                for source in sources:
+                    os.unlink(self._real(source))
+                self._folders.changed(folder)
+            except OSError as error:  # no refusal: the target has changed
+                cause = translate(error, target)
+                raise StorageUnavailable(f"joined, but its sources are not yet deleted: {cause}") from error
 
     def _delete_joined(self, target: str, sources: Sequence[str]) -> None:
         with ExitStack() as stack:

@@ -25,6 +25,7 @@ from bmq.storage.filesystem import (
     OutOfSpace,
     StorageError,
     StorageUnavailable,
+    delete_joined,
 )
 from bmq.storage.local import file as local_file
 from bmq.storage.local import filesystem, system_calls
@@ -306,7 +307,7 @@ async def test_a_concat_that_crashed_leaves_the_last_sources_only(
             await put(fs, f"/{name}", data)
         monkeypatch.setattr(os, "unlink", crashing)
         if survivors:
-            with pytest.raises(StorageError):
+            with pytest.raises(StorageUnavailable, match="joined"):
                 await fs.concat("/a", ["/b", "/c", "/d"])
         else:
             await fs.concat("/a", ["/b", "/c", "/d"])
@@ -316,6 +317,30 @@ async def test_a_concat_that_crashed_leaves_the_last_sources_only(
         log = await fs.read("/a", 0, end) + b"".join([await fs.read(f"/{name}", 0, 99) for name in survivors])
         assert log == b"".join(parts.values())
         assert await fs.read("/a", 0, 99) == b"".join(parts.values())
+
+
+async def test_a_concat_whose_folder_is_not_synced_is_no_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target has changed: the caller must not take the files for unchanged."""
+    fsync, folder = os.fsync, os.stat(tmp_path).st_ino
+
+    def failing(fd: int) -> None:
+        if os.fstat(fd).st_ino == folder:
+            raise OSError(errno.EIO, "bad sector")
+        fsync(fd)
+
+    async with opened(tmp_path) as fs:
+        await put(fs, "/a", b"aa")
+        await put(fs, "/b", b"bb")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", failing)
+            with pytest.raises(StorageUnavailable, match="joined"):
+                await fs.concat("/a", ["/b"])
+        assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+        assert (tmp_path / "a").read_bytes() == b"aabb"
+        await delete_joined(fs, "/a", ["/b"])
+        assert os.listdir(tmp_path) == ["a"]
 
 
 async def test_a_concat_that_fails_before_it_replaced_anything_leaves_no_trace(
