@@ -67,7 +67,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(test):
         return None
     arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
-    loop_name: Any = pyfuncitem.funcargs.get("loop_name", _loops_of(pyfuncitem)[0])
+    loop_name = _loop_of(pyfuncitem)
     may_leave = pyfuncitem.get_closest_marker("leaves_tasks") is not None
     main = _without_leftovers(test(**arguments), may_leave=may_leave)
     if loop_name == VIRTUAL:
@@ -103,6 +103,15 @@ def run_real(
 def _loops_of(item: pytest.Item) -> tuple[str, ...]:
     marker = item.get_closest_marker("loops")
     return marker.args if marker is not None else (VIRTUAL,)
+
+
+def _loop_of(item: pytest.Function) -> str:
+    """Return the loop of one run of a test.
+
+    ``funcargs`` lacks its name: no argument of the test has the name, and pytest prunes the names to the arguments.
+    """
+    names = _loops_of(item)
+    return names[0] if len(names) == 1 else str(item.callspec.params["loop_name"])
 
 
 async def _without_leftovers(test: Coroutine[Any, Any, None], *, may_leave: bool) -> None:

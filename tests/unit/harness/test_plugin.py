@@ -25,7 +25,7 @@ def tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 def run(tests: pytest.Pytester, source: str) -> pytest.RunResult:
     tests.makepyfile(BEGIN + source)
-    return tests.runpytest_subprocess("-v")
+    return tests.runpytest_subprocess("-v", "-rP")
 
 
 def test_time_is_virtual_unless_a_test_asks_for_another_loop(tests: pytest.Pytester) -> None:
@@ -55,9 +55,14 @@ async def test_several(loop_name, number, tmp_path):
 def test_without_a_loop():
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()
+
+@pytest.mark.loops("asyncio", "uvloop", "virtual")
+async def test_that_does_not_ask_for_the_name():
+    print("a run on", await loop_kind())
 """,
     )
-    result.assert_outcomes(passed=1 + 1 + 6 + 1)
+    result.assert_outcomes(passed=1 + 1 + 6 + 1 + 3)
+    result.stdout.fnmatch_lines(["a run on asyncio*", "a run on uvloop*", "a run on tests*"])
     result.stdout.fnmatch_lines(["*test_several?asyncio-1? PASSED*", "*test_several?virtual-2? PASSED*"])
 
 
