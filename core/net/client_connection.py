@@ -29,7 +29,7 @@ from bmq.core.net.client_progress import ClientProgress
 from bmq.core.net.client_socket import names_of, tune
 from bmq.core.net.connection_owner import ConnectionOwner
 from bmq.core.net.exchanges import UNANSWERED_BYTES_MAX, Exchange
-from bmq.core.net.frames import FrameReader
+from bmq.core.net.frames import FrameReader, NarrowReader
 from bmq.core.net.login_budget import LoginBudget
 from bmq.core.net.request import CloseConnection, CloseQuietly, Dispatch, Outcome, Response
 from bmq.core.net.request_budget import RequestBudget
@@ -68,7 +68,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         self.session = ANONYMOUS_SESSION
         self.host = self.peer = "unknown"
         self._share: BudgetShare[ClientConnection] = BudgetShare(listener.budget)
-        self._frames = FrameReader(listener.shared_buffer, listener.config.socket_request_max_bytes)
+        self._frames: FrameReader = FrameReader(listener.shared_buffer, listener.config.socket_request_max_bytes)
         self._progress = ClientProgress()
         self._on_close = Subscribers[[]]()
         self._is_malformed = False  # counted and logged so
@@ -195,6 +195,21 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
             self.identified()
         if self.is_muted:  # too many connections come: it waits
             self._read_or_pause()
+        if not self._is_reading:
+            self._frames = NarrowReader(self._frames, self._pause_again)
+            self._listener.loop.call_soon(self._widen, self._frames)
+
+    def _pause_again(self) -> None:
+        """Pause once more: uvloop reads after ``connection_made``, also from a transport that was paused in it."""
+        if not (self._is_reading or self.is_closed):
+            self.transport.pause_reading()
+
+    def _widen(self, narrow: NarrowReader) -> None:
+        """End the first turn of a connection that was not to be read."""
+        self._frames = narrow.reader
+        self._pause_again()
+        if narrow.has_kept and not self.is_closed:
+            self.buffer_updated(0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.buffer()

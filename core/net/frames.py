@@ -39,14 +39,15 @@ class FrameReader:
     """The reader of one connection.  Once ``error`` says why the bytes are not a frame, no more are read."""
 
     __slots__ = (
-        "_bound", "_filled", "_frame", "_head", "_is_direct", "_shared", "_size", "_size_least", "_size_max", "_view",
-        "error",
+        "_bound", "_filled", "_frame", "_head", "_is_direct", "_size", "_size_least", "_size_max", "_view",
+        "error", "shared",
     )  # fmt: skip
 
     def __init__(self, shared: memoryview, size_max: int, bound: str = SIZE_BOUND) -> None:
         """``bound`` is what the error calls ``size_max``."""
         self.error = ""
-        self._shared = shared
+        self.shared = shared
+        """The receive buffer of all connections."""
         self._size_least = SIZE_LEAST
         self._size_max = size_max
         self._bound = bound
@@ -79,11 +80,15 @@ class FrameReader:
         self._size_max = size_max
         self._bound = bound
 
+    def keep(self, count: int) -> None:
+        """Take the first ``count`` bytes of the shared buffer, between two frames, and cut them with the next bytes."""
+        self._head += bytes(self.shared[:count])
+
     def buffer(self) -> memoryview:
         """Return the memory for the next bytes.  ``received`` must follow before the next call."""
         frame = self._frame
         if frame is None or not (self._is_direct or self._size - self._filled >= _DIRECT_LEAST):
-            return self._shared
+            return self.shared
         self._is_direct = True
         if self._view is not None:
             self._view.release()  # its user may still refer to it, and a bytearray in use cannot grow
@@ -114,7 +119,7 @@ class FrameReader:
         if self._is_direct:
             self._filled += count
             return [self._complete()] if self._filled == self._size else []
-        data = self._shared
+        data = self.shared
         if self._head:
             data = memoryview(self._head + data[:count])
             count = len(data)
@@ -159,6 +164,35 @@ class FrameReader:
         self._frame = self._view = None
         self._is_direct = False
         return frame
+
+
+class NarrowReader(FrameReader):
+    """The reader of a connection that is not to be read yet: it receives a byte at a time, and cuts no frame."""
+
+    __slots__ = ("_pause", "has_kept", "reader")
+
+    def __init__(self, reader: FrameReader, pause: Callable[[], None]) -> None:
+        """``reader`` cuts the bytes later.  ``pause`` is called with each byte."""
+        super().__init__(reader.shared, 0)
+        self.reader = reader
+        self.has_kept = False
+        """True once a byte has come."""
+        self._pause = pause
+
+    def __repr__(self) -> str:
+        return f"<NarrowReader of {self.reader!r}{' has kept' if self.has_kept else ''}>"
+
+    def limit(self, size_max: int, bound: str = SIZE_BOUND, size_least: int = SIZE_LEAST) -> None:
+        self.reader.limit(size_max, bound, size_least)
+
+    def buffer(self) -> memoryview:
+        return self.shared[:1]
+
+    def received(self, count: int) -> list[memoryview]:
+        self.reader.keep(count)
+        self.has_kept = True
+        self._pause()
+        return []
 
 
 def _what_is_wrong(size: int, bound: str, start: bytes) -> str:

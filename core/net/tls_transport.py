@@ -77,6 +77,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._connection = connect()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._ssl = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._buffer = listener.cipher_buffer
         self._raw: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
         self._backlog: deque[memoryview] = deque()  # written, not encrypted yet
@@ -103,14 +104,23 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._raw = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
         self._connection.connection_made(self)
         self._start_timer()
+        if not (self._reads or self._is_closed):
+            self._buffer = self._buffer[:1]
+            asyncio.get_running_loop().call_soon(self._pause_again)
+
+    def _pause_again(self) -> None:
+        """Pause in a turn of its own, too, and read a byte at a time before: see ``ClientConnection``."""
+        self._buffer = self._listener.cipher_buffer
+        if not (self._reads or self._is_closed):
+            self._raw.pause_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._listener.cipher_buffer
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_closed:
             return
-        data = self._listener.cipher_buffer[:nbytes]
+        data = self._buffer[:nbytes]
         if not self._has_begun:
             self._has_begun = True
             if data[0] != HANDSHAKE_RECORD:
