@@ -165,6 +165,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
             self._mute_timer = None
         self._requests.unmuted()
         self._progress.let_through(self._listener.loop.time(), self._frames.partial_bytes)
+        self._progress.went_on()
         self._go_on()
 
     @property
@@ -354,14 +355,30 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         """Return whether it has kept bytes for STUCK_S seconds, and only its client can change that.
 
         A client must read its responses also while it waits for the budget: requests behind them keep the gate shut.
-        ``was_open``: the gate was open for moments.  Then only reading counts: a sending client, or a client over its
-        quota, was not in the way of others for as long.
+        A request that runs is not in the client's hands, but many bytes behind the same request are: it is parked.
+        ``was_open``: the gate was open for moments.  Then a sending client was not in the way of others for as long,
+        nor a client over its quota that keeps ``LITTLE_BYTES`` at most.
         """
-        if self._requests.is_running or not self._share.held:
+        requests, progress = self._requests, self._progress
+        if not self._share.held:
             return False
-        if self._requests.is_blocked:
+        if requests.is_running:
+            return not requests.is_blocked and progress.is_held_up(now)
+        if requests.is_blocked:
             return self.slow_read_rate(now) is not None
-        return not (was_open or self._share.is_gated) and self._progress.is_stuck(now)
+        if self._share.is_gated:
+            return False
+        if was_open:
+            return self.is_muted and progress.is_held_up(now)
+        return progress.is_stuck(now)
+
+    def look(self, now: float) -> None:
+        """Note for ``is_stuck`` what waits behind a request: the listener calls it while others wait."""
+        requests = self._requests
+        behind = requests.bytes_waiting if requests.waiting else 0
+        if self.is_muted:
+            behind += self._frames.partial_bytes  # else its frame is judged by ``slow_frame_rate``
+        self._progress.looked_at(now, requests.waited, behind)
 
     def forget_pauses(self) -> None:
         """Forget how its client read before the present pause of writing: others have begun to wait for memory."""

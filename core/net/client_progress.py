@@ -7,6 +7,7 @@ verdict         of a client that                     its time begins again
 =============== ==================================== =================================================================
 idle            does nothing                         with bytes that arrive, with requests that run, and as it reads
 stuck           keeps bytes in the budget            with a frame that begins, and with a pause of writing
+held up         keeps many bytes in a queue          with a request of it that begins, with few bytes, and with the end of a mute
 slow to send    sends a frame below ``LEAST_RATE``   whenever the rate is high enough
 slow to read    reads below ``LEAST_RATE``           whenever the rate is high enough
 =============== ==================================== =================================================================
@@ -19,14 +20,24 @@ The connection knows which verdict applies to it now; ``core.net.listener`` clos
 
 from __future__ import annotations
 
+import math
+
+from bmq.core.net.frames import SHARED_BYTES
 from bmq.core.net.request_budget import LEAST_RATE, STALL_S, STUCK_S
+
+LITTLE_BYTES = 2 * SHARED_BYTES
+"""Bytes that a client may keep in the budget although others wait: behind a parked request, or over its quota.
+
+Two reads of small requests.  Consumers have a few small requests behind a fetch, and a client that gets over its quota
+has a read.
+"""
 
 
 class ClientProgress:
     """Marks of when a client last made progress."""
 
-    __slots__ = ("_earlier_bytes", "_earlier_s", "_frame_mark", "_frame_since", "_read_mark", "_read_since", "_since",
-                 "_unsent_bytes", "seen")  # fmt: skip
+    __slots__ = ("_earlier_bytes", "_earlier_s", "_frame_mark", "_frame_since", "_queue_mark", "_queue_since", "_read_mark",
+                 "_read_since", "_since", "_unsent_bytes", "seen")  # fmt: skip
 
     def __init__(self) -> None:
         self.seen = 0.0
@@ -34,6 +45,8 @@ class ClientProgress:
         self._since = 0.0  # since when the client keeps its bytes
         self._frame_since = 0.0  # when its frame began, was let through, or was last fast enough
         self._frame_mark = 0  # and what had arrived of it then
+        self._queue_since = math.inf  # the look since which the requests behind the one that runs do not go on
+        self._queue_mark = -1  # and how many had waited and begun then
         self._read_since = 0.0  # when its responses were too many for the kernel, or were last read fast enough
         self._read_mark = 0  # and what the kernel had not taken of them then
         self._earlier_s = 0.0  # the pauses of writing before this one that count
@@ -90,6 +103,21 @@ class ClientProgress:
     def is_stuck(self, now: float) -> bool:
         """Return whether the client has kept its bytes for STUCK_S seconds."""
         return now - self._since >= STUCK_S
+
+    def looked_at(self, now: float, waited: int, behind: int) -> None:
+        """Note the queue of requests: ``waited`` of them have waited and begun so far, and ``behind`` bytes wait now."""
+        if behind <= LITTLE_BYTES:
+            self.went_on()
+        elif waited != self._queue_mark:
+            self._queue_mark, self._queue_since = waited, now
+
+    def went_on(self) -> None:
+        """Note that the queue goes on, or has few bytes."""
+        self._queue_mark, self._queue_since = -1, math.inf
+
+    def is_held_up(self, now: float) -> bool:
+        """Return whether more than LITTLE_BYTES have waited for STUCK_S seconds, and none of their requests began."""
+        return now - self._queue_since >= STUCK_S
 
     def slow_frame_rate(self, now: float, arrived: int) -> float | None:
         """Return the bytes a second at which a frame arrives, if the rate is below LEAST_RATE for STALL_S or longer.

@@ -92,13 +92,15 @@ class Exchanges:
     """The requests of a connection, in the order of their arrival."""
 
     __slots__ = ("_is_pipelined", "bytes_held", "bytes_max", "has_ended", "has_left", "is_blocked", "is_draining",
-                 "is_muted", "started", "waiting")  # fmt: skip
+                 "is_muted", "started", "waited", "waiting")  # fmt: skip
 
     def __init__(self, is_pipelined: Callable[[memoryview], bool]) -> None:
         """``is_pipelined`` returns whether a request may begin while others run: see ``core.net.request.Dispatch``."""
         self._is_pipelined = is_pipelined
         self.started: deque[Exchange] = deque()
         self.waiting: deque[memoryview] = deque()
+        self.waited = 0
+        """Requests that have waited, and have begun since."""
         self.bytes_held = 0
         """Bytes of complete requests without a response.  After the close, also of a connection that they outlive."""
         self.bytes_max = UNANSWERED_BYTES_MAX
@@ -158,6 +160,11 @@ class Exchanges:
         """True if a request has no outcome yet."""
         return any(exchange.response is None for exchange in self.started)
 
+    @property
+    def bytes_waiting(self) -> int:
+        """Bytes of the requests that wait."""
+        return sum(len(frame) + FRAME_BYTES for frame in self.waiting)
+
     # ----------------------------------------------------------------------------------------------------- the client
 
     def blocked(self) -> None:
@@ -198,6 +205,7 @@ class Exchanges:
     def next_waiting(self) -> memoryview:
         """Return the oldest waiting request, which begins now."""
         frame = self.waiting.popleft()
+        self.waited += 1
         self.bytes_held -= len(frame) + FRAME_BYTES
         return frame
 

@@ -432,6 +432,8 @@ class Listener:
             for connection in self.connections:
                 connection.forget_pauses()
         self._shut_ticks = (first, now)
+        for connection in self.connections:
+            connection.look(now)
         if now - first >= STUCK_S:
             was_open = now - self._shut_since < STUCK_S
             known = (each for each in self.connections if each.is_known)

@@ -15,10 +15,18 @@ Nearer = Callable[[Topic, int], int]
 """Function from a topic and the number of its partition to the node id of a proxy, or -1 for this one."""
 
 
+WAIT_MAX_S = 300.0
+"""Seconds that a fetch waits for records at most, whatever its ``max_wait_ms``.
+
+Unlike Kafka, which waits for up to 24.8 days.  A parked request has its bytes in the memory for requests, and its
+connection counts as active.  Clients ask for 0.5 s, and give a request up after 30 s, by default.
+"""
+
+
 class FetchParams:
     """A request's fields beside its partitions.
 
-    ``max_wait_s`` is in seconds.  ``committed``: the caller reads at read_committed.  ``wants_aborted``: the response
+    ``max_wait_s`` is in seconds, ``WAIT_MAX_S`` at most.  ``committed``: the caller reads at read_committed.  ``wants_aborted``: the response
     has the aborted transactions of its records, as it always has for ``committed``.  ``nearer`` returns the proxy that
     the client is to read a partition from instead, or -1; if ``nearer`` is None, the client always reads from this
     process.  ``may_read`` says which topics the client may read; if it is None, it may read all.  ``admit`` is called
@@ -56,7 +64,7 @@ class FetchParams:
     ) -> None:
         self.max_bytes = max_bytes
         self.min_bytes = min(min_bytes, max_bytes)
-        self.max_wait_s = max(0.0, max_wait_s)
+        self.max_wait_s = min(max(0.0, max_wait_s), WAIT_MAX_S)
         self.committed = committed
         self.wants_aborted = wants_aborted or committed
         self.metrics = metrics

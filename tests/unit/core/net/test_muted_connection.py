@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from bmq.core.logging.fields import fields_of
+from bmq.core.net.client_progress import LITTLE_BYTES
 from bmq.core.net.request_budget import STUCK_S
 from tests.unit.core.net.test_client_connection import frames
 from tests.unit.core.net.world import PRODUCE, World, frame, turn
@@ -102,6 +103,65 @@ async def test_a_muted_connection_is_closed_if_others_wait_long_for_its_memory(
     (line,) = (each for each in caplog.records if each.message == "closing a connection: it keeps others waiting")
     why = "others wait for queued.max.request.bytes, and it is over its quota, and keeps its requests' bytes"
     assert fields_of(line)["error"] == why
+
+
+@pytest.mark.parametrize(
+    ("kept", "is_closed"), [(5 << 19, True), (LITTLE_BYTES + 1_000, True), (LITTLE_BYTES - 1_000, False)]
+)
+@pytest.mark.parametrize("is_parked", [False, True])
+async def test_a_muted_connection_keeps_a_large_part_of_the_memory_for_a_while_only(
+    kept: int, is_closed: bool, is_parked: bool
+) -> None:
+    """All but a byte of a large frame has come before the mute, and the gate opens for a moment after each request."""
+    limit = 4 << 20
+    world = World(queued_max_request_bytes=limit, socket_request_max_bytes=limit)
+    world.script.later(1)
+    peer, others = world.peer(), [world.peer() for _ in range(9)]
+    peer.send(frame(1) + frame(2, size=kept)[:-1])
+    peer.connection.mute(3_600.0)
+    if not is_parked:
+        world.script.respond(1)
+    await turn()
+    for second in range(0, int(2 * STUCK_S), 2):
+        numbers = range(1_000 + 10 * second, 1_009 + 10 * second)
+        world.script.later(*numbers)
+        for other, number in zip(others, numbers, strict=True):
+            other.send(frame(number, size=limit // 8))
+        assert world.listener.budget.is_shut
+        await asyncio.sleep(2)
+        for _ in range(9):
+            world.script.respond(
+                *(n for n in numbers if n in world.script.begun and not world.script.answers[n].done())
+            )
+            await turn()
+        assert not world.listener.budget.is_shut
+    assert peer.is_gone is is_closed
+    assert [each.is_gone for each in others] == [False] * len(others)
+    world.listener.close()
+
+
+async def test_a_connection_that_is_muted_again_and_again_is_not_held_up() -> None:
+    """Each mute is short, and its large frame goes on between two."""
+    limit, step = 2 << 20, 130_000
+    world = World(queued_max_request_bytes=limit, socket_request_max_bytes=limit)
+    peer, other = world.peer(), world.peer()
+    data = memoryview(frame(1, size=7 * step))
+    peer.send(bytes(data[:step]))
+    for second in range(0, int(2 * STUCK_S), 2):
+        peer.connection.mute(15.0)
+        if second % 10 == 0:
+            peer.connection.unmute()
+            await turn()
+            peer.send(bytes(data[step : 2 * step]))
+            data = data[step:]
+        world.script.later(1_000 + second)
+        other.send(frame(1_000 + second, size=limit))
+        assert world.listener.budget.is_shut
+        await asyncio.sleep(2)
+        world.script.respond(1_000 + second)
+        await turn()
+    assert (peer.is_gone, other.is_gone) == (False, False)
+    world.listener.close()
 
 
 async def test_a_mute_ends_early_and_may_be_followed_by_a_shorter_one() -> None:
