@@ -12,6 +12,7 @@ whether the partition is in the transaction; from version 12 on the question add
 | has a later epoch                      | transactional              | the log refuses it                 |
 | any                                    | repeats a kept batch       | the log finds the first (rule 9)   |
 | unknown, or no batch of it is kept     | version 12, sequence not 0 | OUT_OF_ORDER_SEQUENCE_NUMBER       |
+| unknown, and a batch of it has waited  | follows that batch         | OUT_OF_ORDER_SEQUENCE_NUMBER       |
 | any other                              | transactional              | it waits: the coordinator is asked |
 
 | the answer                             | then                                                            |
@@ -24,8 +25,22 @@ whether the partition is in the transaction; from version 12 on the question add
 | the partition is in the transaction    | the batches go to the log                                       |
 | any other error                        | the batches are refused with it                                 |
 
-While batches wait, none of the producer's passes that follows the lowest sequence among them (Kafka's
-``VerificationStateEntry``). Times are seconds of one clock.
+While batches wait, no batch of the producer passes the lowest sequence among them. The log may know no
+sequence of the producer. Then the lowest sequence stays when its batch is refused (Kafka's ``VerificationStateEntry``).
+The client sends the batch again, and a log that had begun behind the batch would refuse it for ever.
+
+| event                                       | the producer's lowest sequence                              |
+| ------------------------------------------- | ----------------------------------------------------------- |
+| a batch waits: a lower sequence, same epoch | is the batch's                                              |
+| a batch waits: a later epoch                | is the batch's                                              |
+| the log takes a batch, or a marker          | does not count: the log compares                            |
+| the log drops a batch that it took          | counts again                                                |
+| a later batch waits, and the log compares   | is forgotten                                                |
+| no batch waits for producer.id.expiration   | is forgotten                                                |
+| more than ``LOWEST_KEPT`` producers         | is forgotten, of the producer that has not waited longest   |
+| the partition leaves this broker            | is forgotten, as in Kafka                                   |
+
+Times are seconds of one clock.
 """
 
 from __future__ import annotations
@@ -35,6 +50,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from bmq.broker.partition.producer_state import NO_EPOCH
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import MAX_SEQUENCE, Batch
 from bmq.core.transaction_answers import NOT_REACHED, ClientTerms, Confirmation, error_for_client
@@ -49,6 +65,8 @@ ADDS_SINCE = 12
 """First version of Produce that adds its partitions to the transaction (KIP-890, part 2)."""
 WAIT_S = 5.0
 """Seconds for which a batch waits for the coordinator: well below the client's request.timeout.ms (30 s)."""
+LOWEST_KEPT = 1_000
+"""Most producers of a partition whose lowest sequence is kept: about a quarter of a megabyte."""
 _TERMS = ClientTerms(ABORTABLE_SINCE, ADDS_SINCE, NOT_REACHED, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
@@ -60,6 +78,55 @@ class Verdict(Enum):
     ASK_AGAIN = "wait: the answer does not count"
     ASK_LATER = "wait: the answer is from an earlier ownership of the coordinator's shard"
     REFUSE = "are refused"
+
+
+class LowestSequence(NamedTuple):
+    """The lowest sequence that has waited with a producer's epoch, and the end of its validity."""
+
+    epoch: int
+    sequence: int
+    until: float
+
+
+class LowestSequences:
+    """The lowest sequences that have waited, by producer, of producers whose sequence the log did not know."""
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, LowestSequence] = {}  # in the order of the last waits
+
+    def __len__(self) -> int:
+        return len(self._by_producer)
+
+    def note(self, state: ProducerState | None, batch: Batch, now: float, expires_s: float) -> None:
+        """Note a waiting batch. Forget its producer instead if the log knows a sequence."""
+        producer_id, epoch, sequence = batch.producer_id, batch.producer_epoch, batch.base_sequence
+        found = self._by_producer.pop(producer_id, None)
+        if _is_sequence_known(state):
+            return
+        if found is not None and now < found.until and found.epoch >= epoch:
+            is_lower = found.epoch == epoch and is_before(sequence, found.sequence)
+            epoch, sequence = found.epoch, sequence if is_lower else found.sequence
+        self._by_producer[producer_id] = LowestSequence(epoch, sequence, now + expires_s)
+        if len(self._by_producer) > LOWEST_KEPT:
+            del self._by_producer[next(iter(self._by_producer))]
+
+    def check(self, state: ProducerState | None, batch: Batch, now: float) -> None:
+        """Raise RequestError OUT_OF_ORDER_SEQUENCE_NUMBER if the log would begin behind a sequence that has waited."""
+        found = self._by_producer.get(batch.producer_id)
+        if found is None or found.epoch != batch.producer_epoch or found.until <= now or _is_sequence_known(state):
+            return
+        if is_before(found.sequence, batch.base_sequence):
+            raise out_of_order(batch, found.sequence)
+
+    def clear(self) -> None:
+        """Forget all: the partition leaves this broker."""
+        self._by_producer.clear()
+
+
+def _is_sequence_known(state: ProducerState | None) -> bool:
+    return state is not None and state.epoch != NO_EPOCH
 
 
 def verdict_on(state: ProducerState | None, batch: Batch, version: int) -> Verdict:
@@ -178,20 +245,20 @@ def lowest(waiting: Sequence[Unverified]) -> int:
     """Return the position of the batch with the lowest sequence: no batch before it may pass."""
     found = 0
     for at, one in enumerate(waiting):
-        if is_before(one.batch, waiting[found].batch):
+        if is_before(one.batch.base_sequence, waiting[found].batch.base_sequence):
             found = at
     return found
 
 
-def out_of_order(batch: Batch, first: Batch) -> RequestError:
-    """Return the error of a batch that came before ``first``, whose sequence is lower."""
+def out_of_order(batch: Batch, lowest: int) -> RequestError:
+    """Return the error of a batch that came before the lower sequence ``lowest``."""
     return RequestError(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"producer {batch.producer_id} sent sequence {batch.base_sequence} before sequence {first.base_sequence}",
+        f"producer {batch.producer_id} sent sequence {batch.base_sequence} before sequence {lowest}",
     )
 
 
-def is_before(batch: Batch, later: Batch) -> bool:
-    """Return whether ``batch`` has an earlier sequence. Sequences wrap at 2^31: the shorter distance decides."""
-    distance: int = (later.base_sequence - batch.base_sequence) & MAX_SEQUENCE
+def is_before(sequence: int, later: int) -> bool:
+    """Return whether ``sequence`` is before ``later``. Sequences wrap at 2^31: the shorter distance decides."""
+    distance: int = (later - sequence) & MAX_SEQUENCE
     return 0 < distance < 1 << 30

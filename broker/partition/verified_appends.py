@@ -17,6 +17,7 @@ from bmq.broker.partition.states import PartitionState
 from bmq.broker.partition.verification import (
     WAIT_S,
     Line,
+    LowestSequences,
     Question,
     Unverified,
     Verdict,
@@ -38,7 +39,7 @@ Take = Callable[[Batch, AppendCallback, bool], bool]
 class VerifiedAppends:
     """The waiting batches of one partition, by producer."""
 
-    __slots__ = ("_driver", "_lines", "_refusals", "_take", "_verify")
+    __slots__ = ("_driver", "_lines", "_lowest", "_refusals", "_take", "_verify")
 
     def __init__(self, driver: PartitionDriver, verify: Verifier, take: Take, refusals: Refusals) -> None:
         self._driver = driver
@@ -46,6 +47,7 @@ class VerifiedAppends:
         self._take = take
         self._refusals = refusals
         self._lines: dict[int, Line] = {}
+        self._lowest = LowestSequences()
         driver.on_left = self._on_left
 
     def __bool__(self) -> bool:
@@ -73,14 +75,22 @@ class VerifiedAppends:
             line = self._lines[producer_id] = Line()
             task = self._driver.spawn(self._serve(producer_id, line))
             task.add_done_callback(partial(self._ended, producer_id, line))
-        until = asyncio.get_running_loop().time() + WAIT_S
-        line.waiting.append(Unverified(batch, callback, transaction, acks_all=acks_all, until=until))
+        now = asyncio.get_running_loop().time()
+        if transaction is not None:
+            machine = self._driver.machine
+            expires_s = machine.broker.producer_expiration_ms / 1000
+            self._lowest.note(machine.producers.latest(producer_id), batch, now, expires_s)
+        line.waiting.append(Unverified(batch, callback, transaction, acks_all=acks_all, until=now + WAIT_S))
         self._driver.machine.batches.hold(batch.size)
         self._driver.context.budget.take(batch.size)
         self._driver.context.state.unverified += 1
 
     def _verdict(self, batch: Batch, version: int) -> Verdict:
-        return verdict_on(self._driver.machine.producers.latest(batch.producer_id), batch, version)
+        state = self._driver.machine.producers.latest(batch.producer_id)
+        verdict = verdict_on(state, batch, version)
+        if verdict is Verdict.WAIT:
+            self._lowest.check(state, batch, asyncio.get_running_loop().time())
+        return verdict
 
     async def _serve(self, producer_id: int, line: Line) -> None:
         """Ask and hand on until no batch of the producer waits."""
@@ -130,7 +140,7 @@ class VerifiedAppends:
         """Append batches without a further question. Refuse the batches behind a refused batch, too."""
         first = lowest(batches)
         for one in batches[:first]:
-            self._prove(one, out_of_order(one.batch, batches[first].batch))
+            self._prove(one, out_of_order(one.batch, batches[first].batch.base_sequence))
         is_refused = False
         for one in batches[first:]:
             if is_refused:
@@ -146,6 +156,7 @@ class VerifiedAppends:
     def _on_left(self) -> None:
         """Refuse all that waits: the partition is not in WRITE any more."""
         error = self._driver.machine.refusal()
+        self._lowest.clear()
         for line in self._lines.values():
             self._fail_all(line, error)
 

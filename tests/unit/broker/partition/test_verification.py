@@ -7,8 +7,11 @@ from itertools import product
 
 import pytest
 
+from bmq.broker.partition.producer_state import NO_EPOCH
 from bmq.broker.partition.verification import (
+    LOWEST_KEPT,
     Line,
+    LowestSequences,
     Unverified,
     Verdict,
     error_in_produce,
@@ -110,3 +113,71 @@ async def test_an_answer_is_for_the_batches_of_the_questions_transaction() -> No
 )
 async def test_the_lowest_sequence_is_found_across_its_wrap(sequences: list[int], position: int) -> None:
     assert lowest([waiting(sequence) for sequence in sequences]) == position
+
+
+EXPIRES_S = 100.0
+
+
+def noted(lowest: LowestSequences, sequence: int, *, epoch: int = 0, pid: int = PID, now: float = 0.0) -> None:
+    lowest.note(None, data(sequence, epoch=epoch, pid=pid), now, EXPIRES_S)
+
+
+def is_blocked(
+    lowest: LowestSequences,
+    sequence: int,
+    *,
+    known: ProducerState | None = None,
+    epoch: int = 0,
+    pid: int = PID,
+    now: float = 0.0,
+) -> bool:
+    try:
+        lowest.check(known, data(sequence, epoch=epoch, pid=pid), now)
+    except RequestError as error:
+        return error.code.name == OUT_OF_ORDER
+    return False
+
+
+def test_rule_12_the_log_does_not_begin_behind_the_lowest_sequence_that_has_waited() -> None:
+    lowest = LowestSequences()
+    assert not is_blocked(lowest, 9)
+    for sequence in (5, 3, 4):
+        noted(lowest, sequence)
+    assert [is_blocked(lowest, sequence) for sequence in (2, 3, 4, 5)] == [False, False, True, True]
+    assert not is_blocked(lowest, 5, pid=PID + 1)
+    assert not is_blocked(lowest, 5, known=state(0, batches=())), "a marker came: the log wants sequence 0"
+    assert not is_blocked(lowest, 5, known=state(0)), "data came: the log wants the next sequence"
+    assert is_blocked(lowest, 5), "the log dropped the data again"
+    assert is_blocked(lowest, 5, known=state(NO_EPOCH, txn_start=OPEN, batches=()))
+    noted(lowest, 0x7FFFFFFF)
+    assert is_blocked(lowest, 0), "sequences wrap"
+
+
+def test_a_later_epoch_has_a_lowest_sequence_of_its_own() -> None:
+    lowest = LowestSequences()
+    noted(lowest, 3, epoch=1)
+    noted(lowest, 1, epoch=0)
+    assert is_blocked(lowest, 4, epoch=1)
+    assert not is_blocked(lowest, 4, epoch=0), "the coordinator refuses the epoch"
+    noted(lowest, 7, epoch=2)
+    assert not is_blocked(lowest, 4, epoch=1)
+    assert [is_blocked(lowest, sequence, epoch=2) for sequence in (7, 8)] == [False, True]
+
+
+def test_lowest_sequences_are_forgotten_with_time_with_data_and_at_their_bound() -> None:
+    lowest = LowestSequences()
+    noted(lowest, 3)
+    assert is_blocked(lowest, 4, now=EXPIRES_S - 1)
+    assert not is_blocked(lowest, 4, now=EXPIRES_S)
+    noted(lowest, 6, now=EXPIRES_S)
+    assert [is_blocked(lowest, sequence, now=EXPIRES_S) for sequence in (6, 7)] == [False, True]
+    lowest.note(state(0), data(7), 0.0, EXPIRES_S)
+    assert len(lowest) == 0
+    for number in range(LOWEST_KEPT):
+        noted(lowest, 3, pid=PID + number)
+    noted(lowest, 3)
+    noted(lowest, 3, pid=PID - 1)
+    assert len(lowest) == LOWEST_KEPT
+    assert [is_blocked(lowest, 4, pid=pid) for pid in (PID - 1, PID, PID + 1, PID + 2)] == [True, True, False, True]
+    lowest.clear()
+    assert not is_blocked(lowest, 4)

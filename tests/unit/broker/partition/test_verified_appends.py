@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bmq.broker.config import BrokerConfig
+from bmq.broker.config import BrokerConfig, log_config
 from bmq.broker.partition.owner import PartitionOwner
 from bmq.broker.partition.verification import WAIT_S
 from bmq.core.errors import ErrorCode, RequestError
@@ -18,6 +18,7 @@ from bmq.core.records.control import Marker, TransactionMarker
 from bmq.core.wire.produce import Transaction
 from bmq.endpoint.partitions import Appended
 from tests.harness.waiting import until
+from tests.unit.broker.partition.test_min_insync import keep_datanodes
 from tests.unit.broker.world import World, batch, world
 from tests.unit.endpoint.serving import AppendFuture
 
@@ -85,10 +86,13 @@ class Writer:
 
 
 @asynccontextmanager
-async def writer(broker: BrokerConfig | None = None, *, is_served: bool = True) -> AsyncIterator[Writer]:
+async def writer(
+    broker: BrokerConfig | None = None, *, is_served: bool = True, copies: int = 1
+) -> AsyncIterator[Writer]:
     verifier = FakeVerifier()
     async with world(broker=broker, verifier=verifier if is_served else None) as w:
-        w.topic()
+        w.topic("orders", assign=False)
+        w.assigned.assign(w.path(), w.key(), log_config({"min.insync.replicas": str(copies)}, 3))
         yield Writer(w, await w.owner(), verifier)
         assert w.broker.context.budget.used == 0
 
@@ -192,6 +196,29 @@ async def test_rule_12_nothing_above_the_lowest_waiting_sequence_passes() -> Non
         one.respond()
         assert await codes_of(above, first, second) == ["OUT_OF_ORDER_SEQUENCE_NUMBER", "NONE", "NONE"]
         assert (await first).base_offset == 0
+
+
+async def test_rule_12_a_refused_sequence_is_the_first_that_an_unknown_producer_begins_with() -> None:
+    async with writer() as one:
+        one.respond(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        assert await codes_of(one.append(1, version=11)) == ["NOT_ENOUGH_REPLICAS"]
+        assert await codes_of(one.append(0, version=11)) == ["NOT_ENOUGH_REPLICAS"]
+        one.respond()
+        assert await codes_of(one.append(1, version=11)) == ["OUT_OF_ORDER_SEQUENCE_NUMBER"]
+        assert await codes_of(one.append(0, version=11), one.append(1, version=11)) == ["NONE", "NONE"]
+
+
+async def test_rule_12_a_sequence_that_storage_had_no_nodes_for_is_the_first_too() -> None:
+    async with writer(copies=2) as one:
+        one.respond()
+        keep_datanodes(one.w, 1)
+        assert await codes_of(one.append(0, version=11)) == ["NOT_ENOUGH_REPLICAS"]
+        keep_datanodes(one.w, 4)
+        await asyncio.sleep(5)  # a refused batch is then reason to try for nodes
+        assert await codes_of(one.append(0, pid=7, attributes=0)) == ["NOT_ENOUGH_REPLICAS"]
+        await asyncio.sleep(1)
+        assert await codes_of(one.append(0, pid=7, attributes=0)) == ["NONE"], "the nodes are seen again"
+        assert await codes_of(one.append(1, version=11)) == ["OUT_OF_ORDER_SEQUENCE_NUMBER"]
 
 
 async def test_an_unknown_producer_of_version_12_begins_at_sequence_0() -> None:
