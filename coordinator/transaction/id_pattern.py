@@ -1,30 +1,35 @@
 """Regular expressions for transactional ids, matched in linear time.  Pure.
 
 Python's ``re`` goes back and forth: a short expression can take hours for a short id, and stops the process meanwhile.
-Here ``re`` only parses.  The match follows all ways through the expression at once, as RE2 does: its time is the length
-of the id times the size of the expression.  References, looking around and possessive repetition need going back, and
-are refused; so are flags.  The rest of Java's syntax, as Kafka has it, is the same but for rare classes of characters.
+Here the match follows all ways through the expression at once, as RE2 does: its time is the length of the id times the
+size of the expression.  The syntax is RE2's (``id_pattern_syntax``).
 """
 
 from __future__ import annotations
 
-import re
-import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Iterable
 
+from bmq.coordinator.transaction.id_pattern_syntax import (
+    Assertion,
+    Characters,
+    Choice,
+    Node,
+    Place,
+    Ranges,
+    Repeat,
+    Series,
+    parse,
+)
 from bmq.core.errors import FormatError
 from bmq.core.wire.messages import ListTransactionsRequest
-
-# The parser of `re` has had a public form for long; only its module's name is private since 3.11.
-from re import _constants, _parser  # type: ignore[attr-defined]  # isort: skip
 
 STATES_MAX = 200
 """Most states of an expression: ``a{100}`` has a hundred."""
 _STEPS_MAX = 10 * STATES_MAX
 _MATCH = -1
+_ABOVE_ALL = 0x110000
 
-Test = Callable[[str], bool]
 PATTERN_SINCE = 2
 """First version of ListTransactions with a pattern."""
 
@@ -36,40 +41,33 @@ def pattern_of(request: ListTransactionsRequest) -> IdPattern | None:
 
 
 class IdPattern:
-    """An expression that a whole id must match, as Java's ``Matcher.matches``."""
+    """An expression that a whole id must match, as RE2/J's ``Matcher.matches``."""
 
     def __init__(self, text: str) -> None:
-        """Compile ``text``.  Raises FormatError if it is no regular expression, too large, or needs going back."""
-        self._tests: list[Test | None] = []  # of each state; None for a state that is left without a character
+        """Compile ``text``.  Raises FormatError if it is too large, or as ``parse``."""
+        self._ranges: list[Ranges | None] = []  # of each state; None for a state that is left without a character
         self._next: list[list[int]] = []
-        self._anchors: dict[int, Any] = {}  # states that may be left at one end of the id alone
+        self._places: dict[int, Assertion] = {}  # states that may be left at some places of the id alone
         self._steps = 0
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                parsed = _parser.parse(text)
-            if parsed.state.flags & ~re.UNICODE:
-                raise FormatError("flags are not supported in an expression for transactional ids")
-            self._start = self._sequence(parsed, _MATCH)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise FormatError(f"not a regular expression: {error}") from None
+        self._start = self._first_of(parse(text), _MATCH)
 
     def matches(self, text: str) -> bool:
         """Return True if the expression matches the whole text."""
-        present = self._closure([self._start], is_first=True, is_last=not text)
-        last = len(text) - 1
+        before: str | None = None
+        present = self._closure([self._start], None, text[0] if text else None)
         for at, character in enumerate(text):
             found: list[int] = []
             for state in present:
-                test = self._tests[state] if state != _MATCH else None
-                if test is not None and test(character):
+                ranges = self._ranges[state] if state != _MATCH else None
+                if ranges is not None and _has(ranges, ord(character)):
                     found += self._next[state]
             if not found:
                 return False
-            present = self._closure(found, is_first=False, is_last=at == last)
+            before, after = character, text[at + 1] if at + 1 < len(text) else None
+            present = self._closure(found, before, after)
         return _MATCH in present
 
-    def _closure(self, states: Iterable[int], *, is_first: bool, is_last: bool) -> set[int]:
+    def _closure(self, states: Iterable[int], before: str | None, after: str | None) -> set[int]:
         """Return these states, and the states that they lead to without a character."""
         seen: set[int] = set()
         left = list(states)
@@ -78,115 +76,54 @@ class IdPattern:
             if state in seen:
                 continue
             seen.add(state)
-            anchor = self._anchors.get(state)
-            if anchor is not None and not (is_first if anchor in _FIRST else is_last):
+            holds = self._places.get(state)
+            if holds is not None and not holds(before, after):
                 continue
-            if state != _MATCH and self._tests[state] is None:
+            if state != _MATCH and self._ranges[state] is None:
                 left += self._next[state]
         return seen
 
-    def _state(self, test: Test | None, *following: int) -> int:
-        if len(self._tests) >= STATES_MAX:
+    def _state(self, ranges: Ranges | None, *following: int) -> int:
+        if len(self._ranges) >= STATES_MAX:
             raise FormatError(f"an expression of more than {STATES_MAX} states")
-        self._tests.append(test)
+        self._ranges.append(ranges)
         self._next.append(list(following))
-        return len(self._tests) - 1
+        return len(self._ranges) - 1
 
-    def _sequence(self, items: Iterable[tuple[Any, Any]], after: int) -> int:
-        """Return the first state of these items, one after the other, with ``after`` behind the last."""
+    def _first_of(self, node: Node, after: int) -> int:
+        """Return the first state of an expression, with ``after`` behind its last."""
         self._steps += 1  # repeated nothing has no states
         if self._steps > _STEPS_MAX:
             raise FormatError("an expression with too many repetitions")
-        for operation, argument in reversed(list(items)):
-            after = self._item(operation, argument, after)
-        return after
+        match node:
+            case Characters(ranges):
+                return self._state(ranges, after)
+            case Place(holds):
+                state = self._state(None, after)
+                self._places[state] = holds
+                return state
+            case Series(parts):
+                for part in reversed(parts):
+                    after = self._first_of(part, after)
+                return after
+            case Choice(ways):
+                return self._state(None, *(self._first_of(way, after) for way in ways))
+            case Repeat(part, least, most):
+                return self._repeated(part, least, most, after)
 
-    def _item(self, operation: Any, argument: Any, after: int) -> int:
-        c = _constants
-        if operation is c.BRANCH:
-            return self._state(None, *(self._sequence(each, after) for each in argument[1]))
-        if operation is c.SUBPATTERN:
-            if argument[1] or argument[2]:
-                raise FormatError("flags within an expression are not supported")
-            return self._sequence(argument[3], after)
-        if operation in (c.MAX_REPEAT, c.MIN_REPEAT):
-            least, most, repeated = argument
-            return self._repeated(least, most, repeated, after)
-        if operation is c.AT and argument in (*_FIRST, *_LAST):
-            state = self._state(None, after)
-            self._anchors[state] = argument
-            return state
-        return self._state(self._test(operation, argument), after)
-
-    def _repeated(self, least: int, most: int, items: Sequence[tuple[Any, Any]], after: int) -> int:
-        if most is _constants.MAXREPEAT:
+    def _repeated(self, part: Node, least: int, most: int | None, after: int) -> int:
+        if most is None:
             loop = self._state(None, after)
-            self._next[loop].append(self._sequence(items, loop))
+            self._next[loop].append(self._first_of(part, loop))
             after = loop
         else:
-            if most > STATES_MAX:
-                raise FormatError(f"an expression of more than {STATES_MAX} states")
-            for _ in range(most - least):
-                after = self._state(None, after, self._sequence(items, after))
-        for _ in range(least):  # ends by `_STEPS_MAX`
-            after = self._sequence(items, after)
+            for _ in range(most - least):  # ends by `_STEPS_MAX`
+                after = self._state(None, after, self._first_of(part, after))
+        for _ in range(least):
+            after = self._first_of(part, after)
         return after
 
-    def _test(self, operation: Any, argument: Any) -> Test:
-        """Return the test of one character.  Raises FormatError if the operation is not one of a character."""
-        c = _constants
-        if operation is c.ANY:
-            return lambda character: character != "\n"
-        if operation is c.LITERAL:
-            return _between(argument, argument)
-        if operation is c.NOT_LITERAL:
-            unwanted = _between(argument, argument)
-            return lambda character: not unwanted(character)
-        if operation is c.IN:
-            return self._set(argument)
-        raise FormatError(f"{str(operation).lower()} is not supported in an expression for transactional ids")
 
-    def _set(self, members: Sequence[tuple[Any, Any]]) -> Test:
-        c = _constants
-        tests: list[Test] = []
-        is_negated = False
-        for operation, argument in members:
-            if operation is c.NEGATE:
-                is_negated = True
-            elif operation is c.LITERAL:
-                tests.append(_between(argument, argument))
-            elif operation is c.RANGE:
-                tests.append(_between(*argument))
-            elif operation is c.CATEGORY:
-                tests.append(_CATEGORIES[argument])
-            else:
-                raise FormatError(f"{str(operation).lower()} is not supported in a set of characters")
-        return lambda character: any(test(character) for test in tests) != is_negated
-
-
-def _between(least: int, most: int) -> Test:
-    return lambda character: least <= ord(character) <= most
-
-
-def _digit(character: str) -> bool:
-    return character.isascii() and character.isdigit()
-
-
-def _word(character: str) -> bool:
-    return character == "_" or (character.isascii() and character.isalnum())
-
-
-def _space(character: str) -> bool:
-    return character in " \t\n\r\f\v"
-
-
-_FIRST = (_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING)
-_LAST = (_constants.AT_END, _constants.AT_END_STRING)
-_CATEGORIES: dict[Any, Test] = {
-    _constants.CATEGORY_DIGIT: _digit,
-    _constants.CATEGORY_NOT_DIGIT: lambda character: not _digit(character),
-    _constants.CATEGORY_WORD: _word,
-    _constants.CATEGORY_NOT_WORD: lambda character: not _word(character),
-    _constants.CATEGORY_SPACE: _space,
-    _constants.CATEGORY_NOT_SPACE: lambda character: not _space(character),
-}
+def _has(ranges: Ranges, code: int) -> bool:
+    at = bisect_right(ranges, (code, _ABOVE_ALL))
+    return at > 0 and code <= ranges[at - 1][1]

@@ -19,7 +19,7 @@ TEXTS = ["", "a", "b", "ab", "aab", "abab", "app-1", "app-12", "app-x", "aaaa", 
     [
         "a", "a*", "a+", "a?b", "ab|app-.*", "(ab)*", "(a|b)+", "a{2}b", "a{1,3}", "a{2,}", "[a-b]+", "[^a]*",
         "app-\\d+", "\\w*", "\\W", "\\s*", ".*", "^a.*", "^ab$", "(^a|b)b$", "(?:a|ab)(?:b|)", "(a*)*b", "a*?b", "",
-        "()*", "[\\d_ä]+.", "a|", "\\Aab\\Z",
+        "()*", "[\\d_ä]+.", "a|", "\\Aab$",
     ],
 )  # fmt: skip
 def test_patterns_match_as_python_does(pattern: str) -> None:
@@ -52,7 +52,7 @@ def test_random_patterns_match_as_python_does(seed: int) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "(", "a**", "[", "(a)\\1", "(?=a)b", "(?<=a)b", "(?i)a", "(?i:a)", "\\bword", "a{1000}", "(a{20}){20}",
+        "(", "a**", "[", "(a)\\1", "(?=a)b", "(?<=a)b", "a{1000}", "(a{20}){20}",
         "(){4000000000}", "((((){100}){100}){100}){100}", "a" * 201, "a++",
     ],
 )  # fmt: skip
