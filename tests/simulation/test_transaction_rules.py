@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from bmq.meta import producer_ids
 from tests.harness.loop import run
 from tests.simulation import transaction_clients, transaction_points
 from tests.simulation.test_transactional_clients import (
@@ -21,6 +22,7 @@ from tests.simulation.transaction_faults import (
     loses_the_store_for_good,
     moves_and_loses_the_store,
     stands_still,
+    the_store_is_away,
     views_stand_still,
 )
 
@@ -37,7 +39,7 @@ def play(
     """Run a history in which the fault befalls a process at the point; it is judged at its end."""
     made = history(seed, point, fault, switches=switches, expires=expires, are_versions_mixed=are_versions_mixed)
     played = run(made, seed)
-    assert played.points.passed[point] > 0, "nobody came to the point"
+    assert played.points.has_befallen, f"nobody came to the point {played.points.count} times"
     assert committed(played) > 0, "nothing was committed"
     return played
 
@@ -49,6 +51,27 @@ def test_rule_11_no_marker_comes_before_its_prepare_is_durable() -> None:
 
 def test_rule_11_whoever_serves_the_shard_later_sends_the_markers() -> None:
     play(2, "after PrepareCommit", dies)
+
+
+def test_rule_11_a_transaction_times_out_whoever_serves_the_shard_by_then() -> None:
+    play(13, "before Overdue", dies)
+
+
+def test_rule_11_an_end_that_its_coordinator_has_not_decided_is_repeated() -> None:
+    play(12, "before EndTxn", dies)
+
+
+def test_rule_11_an_abort_is_complete_whoever_serves_the_shard_later() -> None:
+    play(12, "after CompleteAbort", dies)
+
+
+def test_rule_11_transactions_end_while_the_store_is_away_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has only the producer ids of its last block, and no end needs any while epochs are left."""
+    monkeypatch.setattr(producer_ids, "BLOCK", 2)
+    monkeypatch.setattr(producer_ids, "AHEAD", 1)
+    monkeypatch.setattr(transaction_points, "SOON", 0.0)
+    played = play(16, "after CompleteCommit", the_store_is_away)
+    assert played.points.ended_without_store > len(played.world.places) * producer_ids.BLOCK
 
 
 def test_rule_12_a_batch_that_comes_after_the_end_of_its_transaction_is_refused(

@@ -56,6 +56,11 @@ def loses_the_store(world: ClusterWorld, rng: Random, process: Process) -> None:
     _after(world, rng.choice((8.0, 20.0)), place.cut_store, False)
 
 
+def the_store_is_away(world: ClusterWorld, rng: Random, process: Process) -> None:
+    """Stop the store for the rest of the history."""
+    world.store.stop()
+
+
 def loses_the_others(world: ClusterWorld, rng: Random, process: Process) -> None:
     for place in world.places:
         if place is not process.place:

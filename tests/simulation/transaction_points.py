@@ -73,6 +73,11 @@ STEPS = (
 POINTS = tuple(f"{side} {step}" for step in STEPS for side in ("before", "after"))
 
 
+def step_of(point: str) -> str:
+    """Return the step of a point."""
+    return point.partition(" ")[2]
+
+
 class Decisions:
     """The decisions that are durable, and what contradicts them."""
 
@@ -103,11 +108,19 @@ class Points:
         self.chosen, self.count = "", 1
         self.befall: Callable[[Process], None] | None = None
         self.is_over = False
+        self.has_befallen = False
+        """The fault of the history was at its point."""
         self.ran_out = 0
         """Decisions after which a producer goes on under another id, since its epochs have run out."""
+        self.ended_without_store = 0
+        """Durable decisions while the metadata store was away."""
         self.writing: StoredTransaction | None = None
         """The value of the record that is being handed to a writer."""
         self._world = world
+
+    @property
+    def is_store_away(self) -> bool:
+        return self._world.store.down
 
     def choose(self, point: str, count: int, befall: Callable[[Process], None]) -> None:
         assert point in POINTS, point
@@ -122,6 +135,7 @@ class Points:
         self.passed[point] += 1
         if self.is_over or self.befall is None or point != self.chosen or self.passed[point] != self.count:
             return False
+        self.has_befallen = True
         self._world.network.context.copy().run(self.befall, process)  # outside of the process
         return True
 
@@ -177,6 +191,7 @@ def _write(points: Points, call: Any) -> Any:
         def durable(error: RequestError | None) -> None:
             if error is None:
                 points.decisions.note(value)
+                points.ended_without_store += value.state.is_prepare and points.is_store_away
                 points.ran_out += value.next_id != NO_PRODUCER_ID
                 points.reach(f"after {value.state.kafka_name}")
             done(error)
