@@ -24,18 +24,24 @@ class SteppedCall:
     """A call that ``step`` lets do one system call.
 
     ``before`` is the system call to come, with the file's name, or None once the call is over; ``error`` is its error.
-    The names of temporary files count as ``.concat``.
+    The names of temporary files count as ``.concat``.  ``stops`` says for a call and a name whether it stands still.
     """
 
-    def __init__(self, function: Callable[[], object]) -> None:
+    def __init__(self, function: Callable[[], object], stops: Callable[[str, str], bool] = lambda *_: True) -> None:
         self.before: tuple[str, str] | None = None
         self.error: BaseException | None = None
-        self._function = function
+        self._function, self._stops = function, stops
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
         self._is_killed = False
         self._names: dict[int, str] = {}
         threading.Thread(target=self._run, daemon=True).start()
         self._wait()
+
+    @property
+    def held(self) -> tuple[tuple[str, int, int], ...]:
+        """The names, lengths and links of the files that are open."""
+        open_files = [(name, os.fstat(fd)) for fd, name in self._names.items()]
+        return tuple((name, status.st_size, status.st_nlink) for name, status in open_files)
 
     @property
     def is_over(self) -> bool:
@@ -74,12 +80,21 @@ class SteppedCall:
             self._stands.release()
 
     def _stand(self, call: str, what: str | int) -> None:
-        name = self._names[what] if isinstance(what, int) else os.path.basename(what)
-        self.before = (call, ".concat" if name.endswith(".concat") else name)
+        name = self._names[what] if isinstance(what, int) else _shown(what)
+        if self._is_killed:
+            raise Killed
+        if not self._stops(call, name):
+            return
+        self.before = (call, name)
         self._stands.release()
         assert self._go.acquire(timeout=WAIT_S)
         if self._is_killed:
             raise Killed
+
+
+def _shown(path: str | os.PathLike[str]) -> str:
+    name = os.path.basename(path)
+    return ".concat" if name.endswith(".concat") else name
 
 
 def stop_at_system_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +104,15 @@ def stop_at_system_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     _stop_at(monkeypatch, os, "open")
     _stop_at(monkeypatch, os, "replace")
     _stop_at(monkeypatch, os, "unlink")
+    close = os.close
+
+    def noted(fd: int) -> None:
+        call: SteppedCall | None = getattr(_CURRENT, "call", None)
+        if call is not None:
+            call._names.pop(fd, None)
+        close(fd)
+
+    monkeypatch.setattr(os, "close", noted)
 
 
 def _stop_at(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
@@ -101,7 +125,7 @@ def _stop_at(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
         call._stand(name, rest[0] if name == "replace" else what)
         result = function(what, *rest, **options)
         if name == "open":
-            call._names[result] = os.path.basename(what)
+            call._names[result] = _shown(what)
         return result
 
     monkeypatch.setattr(module, name, stopped)
