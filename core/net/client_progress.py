@@ -7,7 +7,7 @@ verdict         of a client that                     its time begins again
 =============== ==================================== =================================================================
 idle            does nothing                         with bytes that arrive, with requests that run, and as it reads
 stuck           keeps bytes in the budget            with a frame that begins, and with a pause of writing
-held up         keeps many bytes in a queue          with a request of it that begins, with few bytes, and with the end of a mute
+held up         keeps many bytes in a queue          as a request of it begins, with few bytes, and after a mute
 slow to send    sends a frame below ``LEAST_RATE``   whenever the rate is high enough
 slow to read    reads below ``LEAST_RATE``           whenever the rate is high enough
 =============== ==================================== =================================================================
@@ -36,8 +36,8 @@ has a read.
 class ClientProgress:
     """Marks of when a client last made progress."""
 
-    __slots__ = ("_earlier_bytes", "_earlier_s", "_frame_mark", "_frame_since", "_queue_mark", "_queue_since", "_read_mark",
-                 "_read_since", "_since", "_unsent_bytes", "seen")  # fmt: skip
+    __slots__ = ("_earlier_bytes", "_earlier_s", "_frame_mark", "_frame_since", "_queue_mark", "_queue_since",
+                 "_read_mark", "_read_since", "_since", "_unsent_bytes", "seen")  # fmt: skip
 
     def __init__(self) -> None:
         self.seen = 0.0
@@ -105,7 +105,7 @@ class ClientProgress:
         return now - self._since >= STUCK_S
 
     def looked_at(self, now: float, waited: int, behind: int) -> None:
-        """Note the queue of requests: ``waited`` of them have waited and begun so far, and ``behind`` bytes wait now."""
+        """Note the queue of requests: ``waited`` of them have waited and begun, and ``behind`` bytes wait now."""
         if behind <= LITTLE_BYTES:
             self.went_on()
         elif waited != self._queue_mark:

@@ -26,13 +26,13 @@ connection counts as active.  Clients ask for 0.5 s, and give a request up after
 class FetchParams:
     """A request's fields beside its partitions.
 
-    ``max_wait_s`` is in seconds, ``WAIT_MAX_S`` at most.  ``committed``: the caller reads at read_committed.  ``wants_aborted``: the response
-    has the aborted transactions of its records, as it always has for ``committed``.  ``nearer`` returns the proxy that
-    the client is to read a partition from instead, or -1; if ``nearer`` is None, the client always reads from this
-    process.  ``may_read`` says which topics the client may read; if it is None, it may read all.  ``admit`` is called
-    with 0 before storage is read, and once the records are there, before they are sent; if it is None, the client has
-    no quota.  ``metrics`` are the counters of the caller: of the clients, or of the process's own requests.
-    ``hints`` has the leaders of partitions that have moved (KIP-951); None if there are none.
+    ``max_wait_s`` is in seconds, ``WAIT_MAX_S`` at most.  ``committed``: the caller reads at read_committed.
+    ``wants_aborted``: the response has the aborted transactions of its records, as it always has for ``committed``.
+    ``nearer`` returns the proxy that the client is to read a partition from instead, or -1; if ``nearer`` is None, the
+    client always reads from this process.  ``may_read`` says which topics the client may read; if it is None, it may
+    read all.  ``admit`` is called with 0 before storage is read, and once the records are there, before they are sent;
+    if it is None, the client has no quota.  ``metrics`` are the counters of the caller: of the clients, or of the
+    process's own requests.  ``hints`` has the leaders of partitions that have moved (KIP-951); None if there are none.
     """
 
     __slots__ = (

@@ -52,7 +52,7 @@ async def test_connections_that_keep_requests_behind_a_parked_one_do_not_shut_th
 
 @pytest.mark.parametrize("moments", [False, True], ids=["shut", "opens for moments"])
 async def test_requests_that_go_on_behind_slow_ones_keep_their_connection(moments: bool) -> None:
-    """Its requests take 20 s each, and many wait: none of them is parked for STUCK_S."""
+    """Take 20 s for each of many requests: none of them is parked for STUCK_S."""
     world = World(queued_max_request_bytes=LIMIT)
     other = world.peer()
     slow = parked(world, 100, 6 * LITTLE_BYTES, size=LITTLE_BYTES)
