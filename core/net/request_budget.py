@@ -24,9 +24,9 @@ the slowest first, and as many as are needed.  It looks every ``STUCK_S / 4`` an
 up to 33 s pass.  It closes a stuck reader that read below ``LEAST_RATE`` for ``STUCK_S`` of pauses of writing, and a
 client that kept its bytes for as long, with the gate shut.  A request that runs is not in its client's hands.  But a
 client may *park* a request, as a fetch.  It is closed if it keeps more than ``LITTLE_BYTES``
-(``core.net.client_progress``) behind the same request for ``STUCK_S``, or over its quota for as long.  For stuck readers
-and for both of these, a gate that opens for less than ``STUCK_S`` counts as shut.  With almost seven eighths of the
-limit they would let it open for moments.
+(``core.net.client_progress``) behind the same request for ``STUCK_S``, or over its quota for as long.  For stuck
+readers and for both of these, a gate that opens for less than ``STUCK_S`` counts as shut.  With almost seven eighths of
+the limit they would let it open for moments.
 
 The bound is the sum of five quarters of the limit, a frame of socket.request.max.bytes, and a read per sending
 connection.  A read has 64 KB of small frames, or a step of a large frame (``core.net.frames``).  A new connection waits
