@@ -321,8 +321,8 @@ class FormerOwners:
         found = await self._listed(state, merged)
         if not _is_joined(found, merged) and not _is_whole(found, merged):
             found = await self._listed(state, merged)
-        is_joined = _is_joined(found, merged)
-        return found if is_joined or _is_whole(found, merged) else [], is_joined
+        is_half_done = _is_joined(found, merged)
+        return found if is_half_done or _is_whole(found, merged) else [], is_half_done
 
     async def _listed(self, state: RetentionState, merged: Checkpoint) -> list[ListedSegment]:
         """Return the files in the range of the merge, in order; none unless the target is first and all are live."""

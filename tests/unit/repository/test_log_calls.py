@@ -10,6 +10,8 @@ from bmq.core.logging.fields import FIELDS
 from tests.log_events import TREE, events, of_source
 
 PROCESS_WIDE = {
+    "the NameNode demands encrypted data transfer now: new connections to datanodes are encrypted",
+    "the NameNode demands no encrypted data transfer any more: new connections have none",
     "HDFS refuses %s: the log-in by %s is used until there is another token",
     "HDFS at %s is not secure: the fall-back to simple authentication is used",
     "the wall clock was set by %d ms",

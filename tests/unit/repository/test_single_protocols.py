@@ -44,6 +44,7 @@ SINGLE: Mapping[str, str] = {
     "meta/proxy_addresses.py: Proxies": "a second class in tests, without a cluster, is of the harness",
     "proxy/routing/remote_tail.py: OwnerLink": _CIRCLE,
     "storage/cleaning/plain_runs.py: RunFilter": _CIRCLE,
+    "storage/filesystem.py: DeletesJoined": _CAPABILITY,
     "storage/filesystem.py: ReadsInto": _CAPABILITY,
     "storage/hdfs/lengths.py: GrowingFile": _CIRCLE,
     "storage/hdfs/pipeline.py: PipelineWatch": _CIRCLE,

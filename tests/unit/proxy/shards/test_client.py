@@ -192,15 +192,15 @@ async def test_a_drain_ends_the_requests_that_park_and_refuses_further_ones() ->
 
 
 async def test_waits_that_end_in_the_turn_of_a_response_leave_it_alone() -> None:
-    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    response: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def park(request: Any) -> str:
-        return await answer
+        return await response
 
     of = forwards(FakePeers(lambda: b""), park)
     asked = asyncio.ensure_future(of.ask(api(may_park=True), REQUEST, CLIENT, HERE, shards(2)))
     await asyncio.sleep(1)
-    answer.set_result("answered")
+    response.set_result("answered")
     of.end_waits()
     assert await asked == "answered"
     await asyncio.sleep(1)
