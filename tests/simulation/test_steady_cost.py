@@ -87,4 +87,4 @@ def test_idle_partitions() -> None:
 
 
 def test_clients_that_come_and_go() -> None:
-    run(_measure(_visitors, amount(9, 120), 60.0))
+    run(_measure(_visitors, amount(18, 120), 60.0))

@@ -62,6 +62,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     message_fields.Text: st.text(),
     message_fields.Bytes: buffers,
     message_fields.Slice: buffers,
+    message_fields.Late: buffers,
     message_fields.Pieces: buffers.map(lambda data: (data,)),
     message_fields.Range: st.tuples(int16, int16),
     message_fields.Int64s: st.lists(int64, max_size=200).map(tuple),
