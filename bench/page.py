@@ -9,8 +9,8 @@ from bench.results import Results, Spread
 
 GROUPS = {"cpu": "BMQ's processes", "storage_cpu": "HDFS", "etcd_cpu": "etcd"}
 """The first parts of the metrics of processor time, and whose it is."""
-VERDICTS = """Shown are the median of the ratios and their quartiles. "Itself" are the quartiles of what one side
-differs from itself, one round to the next. A ratio is "equal" when 1 lies within its quartiles, or the ratio within
+VERDICTS = """Shown are the median of the ratios and their quartiles. "Itself" has the quartiles of a side's
+change from round to round. A ratio is "equal" when 1 lies within its quartiles, or the ratio within
 "itself"; "better" or "WORSE" when not."""
 """What ``ratio`` shows, for the top of a page."""
 

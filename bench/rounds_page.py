@@ -31,10 +31,10 @@ Written by `python -m bench.{name}`; do not edit. Every round, with the command 
 
 {what}
 
-{results.started}, {results.took_s / 60:.0f} minutes. The deployments run on one machine at the same time, and each
-round measures all of them in turn, in another order each time.
-{_warmth(results, warmed_by)} Then comes one round of the
-measurements below that does not count, and {plan["rounds"]} that do. Figures are medians of the rounds, with the lowest
+{results.started}, {results.took_s / 60:.0f} minutes. All deployments run on the machine at the same time. A round
+measures the deployments in turn, and the order alternates.
+{_warmth(results, warmed_by)} Then a round of the measurements
+below is dropped, and {plan["rounds"]} rounds count. Figures are medians of the rounds, with the lowest
 and the highest one. Each round gives a ratio.
 {VERDICTS}
 
@@ -49,7 +49,7 @@ for BMQ on HDFS the NameNode, the datanodes and etcd too.
 
 {table(("", ""), machine.rows(results))}
 
-Clients, servers and storage share these cores: time that one uses is not there for the others. Load average before
+Clients, servers and storage share these cores. Load average before
 each round: {", ".join(f"{load:g}" for load in results.load)}."""
 
 

@@ -143,10 +143,11 @@ def _of_ratio(what: str, name: str, found: Comparison, aim: str) -> Aimed:
 
 
 def _what(results: Results) -> str:
-    return f"""Transactions of BMQ beside those of Apache Kafka, at two sites, one after the other: one process on a
-local folder beside one Kafka broker, and three processes over HDFS and etcd beside three brokers, with three copies.
-The topic of transactions has as many copies as the site keeps, and 50 partitions, on both sides. Records of
-{RECORD_BYTES} bytes, not compressed, go to {PARTITIONS} partitions in turn. A producer starts its next transaction when
+    return f"""The page compares transactions of BMQ and of Apache Kafka at two sites. The first site has a process of
+BMQ with a local folder, and a Kafka broker. The second site has three processes of BMQ over HDFS and etcd, and three
+Kafka brokers, with three copies. The topic of transactions has as many copies as the site keeps, and 50 partitions, on
+both sides. Records of {RECORD_BYTES} bytes, not compressed, go to {PARTITIONS} partitions in turn.
+A producer starts its next transaction when
 the commit before has returned. Loads last {results.plan["measured_s"]:g} s, those of many producers
 {results.plan["many_s"]:g} s. A first transaction and {results.plan["warm_s"]:g} s come before, and do not count."""
 
@@ -165,22 +166,22 @@ def _words(results: Results) -> dict[str, tuple[str, str]]:
     return {
         ONE: (
             "One producer",
-            f"Transactions of one record, and of {LARGE} records. The commit's time is that of the client's call, which"
-            " waits for the acknowledgements of the records too.",
+            f"Transactions of one record, and of {LARGE} records. The client's call of commit is timed. The call"
+            " includes the acknowledgements of the records.",
         ),
         MANY: (
             f"{plan['producers']} producers at once",
-            "Kafka's Java client, a thread and a transactional id for each producer, in one process.",
+            "A process of Kafka's Java client has a thread and a transactional id per producer.",
         ),
         COST: (
             "What transactions cost",
-            f"Bundles of {LARGE} records of one Java producer: in transactions, and by a plain idempotent producer that"
-            " flushes after each. The two follow one another in each round, in alternating order.",
+            f"A Java producer sends bundles of {LARGE} records in transactions. A plain idempotent producer sends the"
+            " same bundles, and flushes after every bundle. The order of both alternates from round to round.",
         ),
         READS: (
             "Readers",
-            f"One consumer reads a log of {plan['read_records']:,} records, which transactions of {READ:,} records"
-            " wrote before the rounds. The two isolations follow one another in each round, in alternating order.",
+            f"A consumer reads a log of {plan['read_records']:,} records. Transactions of {READ:,} records wrote the"
+            " log before the rounds. The order of the isolations alternates from round to round.",
         ),
     }
 
@@ -229,12 +230,12 @@ def _idle(results: Results, idle: Idle) -> str:
         rows.append((case, f"{metrics['rss_bytes'] / 1e6:.0f}", seconds))
     return f"""## Idle transactional ids
 
-One process of BMQ on a local folder, with its smallest caches, so that they do not count as memory of ids.
-{FEW} ids come first, so that every shard is in use: they are loaded, and served once more. Then {results.plan["ids"]:,}
+A process of BMQ has a local folder and the smallest caches, since caches would count as memory of ids.
+First, {FEW} ids bring all shards into use. They are loaded, and served again. Then {results.plan["ids"]:,}
 other ids commit a transaction each. The process is killed and started again. The seconds are from the start of the
 process until it lists the transactions of all its shards.
 
 {table(("", "resident memory, MB", "start, s"), rows)}
 
-An idle id takes {short(idle.made_bytes)} bytes in the process that made it, and {short(idle.loaded_bytes)} bytes in a
-process that loaded it. The ids add {short(idle.load_s)} s to a start."""
+An idle id takes {short(idle.made_bytes)} bytes in its first process, and {short(idle.loaded_bytes)} bytes after a
+restart. The ids add {short(idle.load_s)} s to a start."""
