@@ -375,7 +375,7 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
     def look(self, now: float) -> None:
         """Note for ``is_stuck`` what waits behind a request: the listener calls it while others wait."""
         requests = self._requests
-        behind = requests.bytes_waiting if requests.waiting else 0
+        behind = requests.bytes_waiting
         if self.is_muted:
             behind += self._frames.partial_bytes  # else its frame is judged by ``slow_frame_rate``
         self._progress.looked_at(now, requests.waited, behind)

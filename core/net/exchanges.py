@@ -91,8 +91,8 @@ AT_ONCE, NEXT_TURN, LATER = Due.AT_ONCE, Due.NEXT_TURN, Due.LATER  # a member co
 class Exchanges:
     """The requests of a connection, in the order of their arrival."""
 
-    __slots__ = ("_is_pipelined", "bytes_held", "bytes_max", "has_ended", "has_left", "is_blocked", "is_draining",
-                 "is_muted", "started", "waited", "waiting")  # fmt: skip
+    __slots__ = ("_is_pipelined", "bytes_held", "bytes_max", "bytes_waiting", "has_ended", "has_left", "is_blocked",
+                 "is_draining", "is_muted", "started", "waited", "waiting")  # fmt: skip
 
     def __init__(self, is_pipelined: Callable[[memoryview], bool]) -> None:
         """``is_pipelined`` returns whether a request may begin while others run: see ``core.net.request.Dispatch``."""
@@ -101,6 +101,8 @@ class Exchanges:
         self.waiting: deque[memoryview] = deque()
         self.waited = 0
         """Requests that have waited, and have begun since."""
+        self.bytes_waiting = 0
+        """Bytes of the requests that wait."""
         self.bytes_held = 0
         """Bytes of complete requests without a response.  After the close, also of a connection that they outlive."""
         self.bytes_max = UNANSWERED_BYTES_MAX
@@ -160,11 +162,6 @@ class Exchanges:
         """True if a request has no outcome yet."""
         return any(exchange.response is None for exchange in self.started)
 
-    @property
-    def bytes_waiting(self) -> int:
-        """Bytes of the requests that wait."""
-        return sum(len(frame) + FRAME_BYTES for frame in self.waiting)
-
     # ----------------------------------------------------------------------------------------------------- the client
 
     def blocked(self) -> None:
@@ -200,6 +197,7 @@ class Exchanges:
     def hold(self, frame: memoryview) -> None:
         """Let a request wait."""
         self.bytes_held += len(frame) + FRAME_BYTES
+        self.bytes_waiting += len(frame) + FRAME_BYTES
         self.waiting.append(frame)
 
     def next_waiting(self) -> memoryview:
@@ -207,6 +205,7 @@ class Exchanges:
         frame = self.waiting.popleft()
         self.waited += 1
         self.bytes_held -= len(frame) + FRAME_BYTES
+        self.bytes_waiting -= len(frame) + FRAME_BYTES
         return frame
 
     def begun(self, exchange: Exchange) -> None:
@@ -265,6 +264,7 @@ class Exchanges:
             exchange.is_dropped = True
         self.started = deque(outliving)
         self.waiting.clear()
+        self.bytes_waiting = 0
         self.bytes_held = sum(exchange.bytes_held for exchange in outliving)
         if outliving:
             self.bytes_held += CONNECTION_BYTES

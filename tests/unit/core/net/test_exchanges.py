@@ -121,9 +121,9 @@ def test_waiting_requests_begin_in_their_order_and_hold_their_bytes_until_then()
     requests = World().requests
     requests.hold(ORDERED)
     requests.hold(PIPELINED)
-    assert requests.bytes_held == len(ORDERED) + len(PIPELINED) + 2 * FRAME_BYTES
+    assert requests.bytes_held == requests.bytes_waiting == len(ORDERED) + len(PIPELINED) + 2 * FRAME_BYTES
     assert [requests.next_waiting(), requests.next_waiting()] == [ORDERED, PIPELINED]
-    assert requests.bytes_held == 0
+    assert requests.bytes_held == requests.bytes_waiting == 0
     assert requests.is_quiet
 
 
@@ -174,6 +174,7 @@ def test_the_close_drops_all_but_running_requests_without_a_response() -> None:
     world.requests.hold(ORDERED)
     assert world.requests.close() == [running, ready, failed]
     assert not world.requests.waiting
+    assert world.requests.bytes_waiting == 0
     assert world.requests.bytes_held == silent.bytes_held + CONNECTION_BYTES
     world.requests.finished(silent)
     assert not silent.is_dropped
