@@ -87,7 +87,7 @@ lint: setup
 	PYTHONPATH=.links $(BIN)/lint-imports
 
 # Two runs of half the rooms each: two workers of one run would each collect all tests, which takes as long as half of them.
-UNIT_FIRST := $(addprefix tests/unit/,broker core endpoint proxy storage)
+UNIT_FIRST := $(addprefix tests/unit/,broker core proxy storage)
 UNIT_SECOND := $(filter-out $(UNIT_FIRST),$(patsubst %/__init__.py,%,$(wildcard tests/unit/*/__init__.py))) tests/scenarios
 
 unit: setup

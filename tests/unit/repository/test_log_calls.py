@@ -9,6 +9,8 @@ import pytest
 from bmq.core.logging.fields import FIELDS
 from tests.log_events import TREE, events, of_source
 
+pytestmark = pytest.mark.slow
+
 PROCESS_WIDE = {
     "the NameNode demands encrypted data transfer now: new connections to datanodes are encrypted",
     "the NameNode demands no encrypted data transfer any more: new connections have none",
@@ -42,7 +44,6 @@ HOT = {
 PRONOUNS = re.compile(r"\b(I|we|us|our|ours|you|your|he|she|him|his|her|hers)\b", re.IGNORECASE)
 
 
-@pytest.mark.slow
 def test_what_an_operator_acts_on_has_fields() -> None:
     without = [
         event
@@ -55,12 +56,10 @@ def test_what_an_operator_acts_on_has_fields() -> None:
     assert without == [], "give extra=fields(...), or list a line about the whole process in PROCESS_WIDE"
 
 
-@pytest.mark.slow
 def test_lines_about_the_whole_process_exist() -> None:
     assert {event.text for event in events()} >= PROCESS_WIDE
 
 
-@pytest.mark.slow
 def test_texts_are_constants() -> None:
     """A text that is made for each line would be an event of its own each time, which nothing bounds."""
     made = [event for event in events() if not event.text and event.path not in PASSING_ON]

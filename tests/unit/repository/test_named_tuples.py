@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+import pytest
+
 from tests.voice import ROOT, files
 from tests.voice_sentences import ROOMS as PRODUCT
 
@@ -19,6 +21,7 @@ def without_fields(tree: ast.AST) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_no_named_tuple_of_the_product_is_without_fields() -> None:
     found = {
         str(path.relative_to(ROOT)): names
