@@ -44,8 +44,9 @@ class Api(NamedTuple, Generic[S]):
     response_bytes: Callable[[S, Any], int] | None = None
     """Estimate, from the message, of the bytes of its response; None: at most a few times the request's body."""
     waits_for_clients: bool = False
-    """True if the response waits for other clients' requests (JoinGroup).  While a large request of such an API waits,
-    it does not count in ``LargeRequests``, so that others may pass."""
+    """True if the response may wait for other clients' requests (Fetch, JoinGroup, SyncGroup).  While a large request
+    of such an API waits, it does not count in ``LargeRequests``, so that others may pass.  If such requests hold much
+    of the memory for requests, while others wait for it, their connections are closed (``core.net.request_budget``)."""
     is_pipelined: bool = False
     """True if a request may begin while earlier ones of its connection have no response yet."""
     needs: Needs | None = None

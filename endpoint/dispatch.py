@@ -52,6 +52,7 @@ class Endpoint:
         assert len(self._apis) == len(apis), "an API is registered twice"
         self.expects_response = expects_response
         self._pipelined = frozenset(int(api.key).to_bytes(2, "big") for api in apis if api.is_pipelined)
+        self._parking = frozenset(int(api.key).to_bytes(2, "big") for api in apis if api.waits_for_clients)
 
     def __repr__(self) -> str:
         return f"<Endpoint {len(self._apis)} APIs>"
@@ -59,6 +60,10 @@ class Endpoint:
     def is_pipelined(self, frame: memoryview) -> bool:
         """Return whether a frame's request may begin before earlier ones of its connection have their responses."""
         return bytes(frame[:2]) in self._pipelined
+
+    def may_park(self, frame: memoryview) -> bool:
+        """Return whether the response of a frame's request may wait for other clients' requests."""
+        return bytes(frame[:2]) in self._parking
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         """Serve the request in ``frame`` (without its size field).  Return its response, or an awaitable of it.

@@ -90,6 +90,7 @@ class TracedEndpoint:
         self._request = _TracedRequests(endpoint, tracer, sampled)
         self.is_pipelined = endpoint.is_pipelined
         self.expects_response = endpoint.expects_response
+        self.may_park = endpoint.may_park
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         if self._random() >= self._ratio:
@@ -105,6 +106,7 @@ class TracedInternalEndpoint:
         self._request = _TracedRequests(endpoint, tracer, SampledRecords())
         self.is_pipelined = endpoint.is_pipelined
         self.expects_response = endpoint.expects_response
+        self.may_park = endpoint.may_park
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         parents = _parents_of(frame)

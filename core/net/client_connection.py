@@ -373,12 +373,17 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         return progress.is_stuck(now)
 
     def look(self, now: float) -> None:
-        """Note for ``is_stuck`` what waits behind a request: the listener calls it while others wait."""
+        """Note the bytes behind a request, and the parked request: the listener calls it while others wait."""
         requests = self._requests
         behind = requests.bytes_waiting
         if self.is_muted:
             behind += self._frames.partial_bytes  # else its frame is judged by ``slow_frame_rate``
         self._progress.looked_at(now, requests.waited, behind)
+        self._progress.looked_at_parked(now, requests.may_have_parked)
+
+    def bytes_parked(self, now: float) -> int:
+        """Return the bytes of a request that may park and has run for STUCK_S seconds.  0 if there is none."""
+        return self._requests.bytes_parked if self._progress.is_parked(now) else 0
 
     def forget_pauses(self) -> None:
         """Forget how its client read before the present pause of writing: others have begun to wait for memory."""

@@ -8,6 +8,7 @@ verdict         of a client that                     its time begins again
 idle            does nothing                         with bytes that arrive, with requests that run, and as it reads
 stuck           keeps bytes in the budget            with a frame that begins, and with a pause of writing
 held up         keeps many bytes in a queue          as a request of it begins, with few bytes, and after a mute
+parked          waits for other clients              as a request begins that may park
 slow to send    sends a frame below ``LEAST_RATE``   whenever the rate is high enough
 slow to read    reads below ``LEAST_RATE``           whenever the rate is high enough
 =============== ==================================== =================================================================
@@ -36,8 +37,9 @@ has a read.
 class ClientProgress:
     """Marks of when a client last made progress."""
 
-    __slots__ = ("_earlier_bytes", "_earlier_s", "_frame_mark", "_frame_since", "_queue_mark", "_queue_since",
-                 "_read_mark", "_read_since", "_since", "_unsent_bytes", "seen")  # fmt: skip
+    __slots__ = ("_earlier_bytes", "_earlier_s", "_frame_mark", "_frame_since", "_park_mark", "_park_since",
+                 "_queue_mark", "_queue_since", "_read_mark", "_read_since", "_since", "_unsent_bytes",
+                 "seen")  # fmt: skip
 
     def __init__(self) -> None:
         self.seen = 0.0
@@ -47,6 +49,8 @@ class ClientProgress:
         self._frame_mark = 0  # and what had arrived of it then
         self._queue_since = math.inf  # the look since which the requests behind the one that runs do not go on
         self._queue_mark = -1  # and how many had waited and begun then
+        self._park_since = math.inf  # the look since which no further request that may park has begun
+        self._park_mark = -1  # and how many had begun then
         self._read_since = 0.0  # when its responses were too many for the kernel, or were last read fast enough
         self._read_mark = 0  # and what the kernel had not taken of them then
         self._earlier_s = 0.0  # the pauses of writing before this one that count
@@ -118,6 +122,15 @@ class ClientProgress:
     def is_held_up(self, now: float) -> bool:
         """Return whether more than LITTLE_BYTES have waited for STUCK_S seconds, and none of their requests began."""
         return now - self._queue_since >= STUCK_S
+
+    def looked_at_parked(self, now: float, begun: int) -> None:
+        """Note the number of requests that may park and have begun."""
+        if begun != self._park_mark:
+            self._park_mark, self._park_since = begun, now
+
+    def is_parked(self, now: float) -> bool:
+        """Return whether the last request that may park began STUCK_S seconds ago or earlier."""
+        return now - self._park_since >= STUCK_S
 
     def slow_frame_rate(self, now: float, arrived: int) -> float | None:
         """Return the bytes a second at which a frame arrives, if the rate is below LEAST_RATE for STALL_S or longer.

@@ -53,13 +53,17 @@ class Work(Protocol):
 class Exchange:
     """A request that has begun, until its response is sent."""
 
-    __slots__ = ("bytes_held", "expects_response", "is_dropped", "response", "work")
+    __slots__ = ("bytes_held", "expects_response", "is_dropped", "may_park", "response", "work")
 
-    def __init__(self, bytes_held: int, response: Response | None, *, expects_response: bool = True) -> None:
+    def __init__(
+        self, bytes_held: int, response: Response | None, *, expects_response: bool = True, may_park: bool = False
+    ) -> None:
         self.bytes_held = bytes_held
         self.response = response
         self.expects_response = expects_response
         """False if the request has no response by protocol (acks=0).  Then the request outlives its connection."""
+        self.may_park = may_park
+        """True if the response may wait for other clients."""
         self.is_dropped = False
         """True once the request is given up.  Then the connection ignores its outcome."""
         self.work: Work | None = None
@@ -92,7 +96,7 @@ class Exchanges:
     """The requests of a connection, in the order of their arrival."""
 
     __slots__ = ("_is_pipelined", "bytes_held", "bytes_max", "bytes_waiting", "has_ended", "has_left", "is_blocked",
-                 "is_draining", "is_muted", "started", "waited", "waiting")  # fmt: skip
+                 "is_draining", "is_muted", "may_have_parked", "started", "waited", "waiting")  # fmt: skip
 
     def __init__(self, is_pipelined: Callable[[memoryview], bool]) -> None:
         """``is_pipelined`` returns whether a request may begin while others run: see ``core.net.request.Dispatch``."""
@@ -103,6 +107,8 @@ class Exchanges:
         """Requests that have waited, and have begun since."""
         self.bytes_waiting = 0
         """Bytes of the requests that wait."""
+        self.may_have_parked = 0
+        """Requests that may park, and have begun."""
         self.bytes_held = 0
         """Bytes of complete requests without a response.  After the close, also of a connection that they outlive."""
         self.bytes_max = UNANSWERED_BYTES_MAX
@@ -162,6 +168,14 @@ class Exchanges:
         """True if a request has no outcome yet."""
         return any(exchange.response is None for exchange in self.started)
 
+    @property
+    def bytes_parked(self) -> int:
+        """Bytes of the request that runs and may park.  Such a request is not pipelined, so it is the oldest."""
+        if not self.started:
+            return 0
+        oldest = self.started[0]
+        return oldest.bytes_held if oldest.may_park and oldest.response is None else 0
+
     # ----------------------------------------------------------------------------------------------------- the client
 
     def blocked(self) -> None:
@@ -211,6 +225,7 @@ class Exchanges:
     def begun(self, exchange: Exchange) -> None:
         """Take a request that has begun, unless its response is sent at once."""
         self.bytes_held += exchange.bytes_held
+        self.may_have_parked += exchange.may_park
         self.started.append(exchange)
 
     # --------------------------------------------------------------------------------------------- responses are sent

@@ -440,6 +440,19 @@ class Listener:
             for connection in [each for each in known if each.is_stuck(now, was_open=was_open)]:
                 why = "is over its quota, and " if connection.is_muted else ""
                 self._close_stuck(connection, "queued.max.request.bytes", f"{why}keeps its requests' bytes")
+            self._close_parked(now, self.budget.parked_max(was_open=was_open))
+
+    def _close_parked(self, now: float, most: int) -> None:
+        """Close connections, the largest parked request first, until parked requests hold ``most`` bytes or less."""
+        known = (each for each in self.connections if each.is_known)
+        parked = [(held, each) for each in known if (held := each.bytes_parked(now))]
+        excess = sum(held for held, _ in parked) - most
+        for held, connection in sorted(parked, key=lambda pair: pair[0], reverse=True):
+            if excess <= 0:
+                return
+            excess -= held
+            cause = "keeps the bytes of a request that waits for other clients"
+            self._close_stuck(connection, "queued.max.request.bytes", cause)
 
     def _close_slow_frames(self, now: float) -> None:
         """Close those whose frames arrive below LEAST_RATE, the slowest first, until the gate of frames can open."""

@@ -210,7 +210,8 @@ class Dispatch(Protocol):
     returns, from the frame alone, whether this request (Produce) may be dispatched while earlier requests of its
     connection have no response.  All other requests are dispatched in turn, as in Kafka.  ``expects_response`` returns
     whether this request has a response by protocol.  A request without one (Produce with acks=0) outlives its
-    connection's end.
+    connection's end.  ``may_park`` returns whether its response may wait for requests of other clients (Fetch,
+    JoinGroup), and not only for work that the process owes.
     """
 
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]: ...
@@ -218,3 +219,5 @@ class Dispatch(Protocol):
     def is_pipelined(self, frame: memoryview) -> bool: ...
 
     def expects_response(self, frame: memoryview) -> bool: ...
+
+    def may_park(self, frame: memoryview) -> bool: ...

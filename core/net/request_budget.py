@@ -13,7 +13,8 @@ is left for requests that arrive whole, so a frame that does not go on never shu
 frames.
 
 Why this cannot lock up.  Held bytes are of complete requests, or of frames that have begun.  While there are complete
-requests, their responses come without anything being read, and give bytes back.  Where begun frames are in the way, the
+requests, their responses come without anything being read, and give bytes back.  Parked requests are the exception, and
+have a bound of their own (below).  Where begun frames are in the way, the
 connections with the longest wait are let through as *finishers*.  All bytes together may then reach five quarters of
 the limit; the first finisher reads its frame to the end whatever its size.  Its request gets its response, and the next
 finisher is the first.
@@ -23,10 +24,18 @@ The ``Listener`` closes a slow sender whose frames arrive below ``LEAST_RATE`` f
 the slowest first, and as many as are needed.  It looks every ``STUCK_S / 4`` and measures once more after a burst, so
 up to 33 s pass.  It closes a stuck reader that read below ``LEAST_RATE`` for ``STUCK_S`` of pauses of writing, and a
 client that kept its bytes for as long, with the gate shut.  A request that runs is not in its client's hands.  But a
-client may *park* a request, as a fetch.  It is closed if it keeps more than ``LITTLE_BYTES``
-(``core.net.client_progress``) behind the same request for ``STUCK_S``, or over its quota for as long.  For stuck
-readers and for both of these, a gate that opens for less than ``STUCK_S`` counts as shut.  With almost seven eighths of
-the limit they would let it open for moments.
+client may *park* a request: a fetch waits for records, a JoinGroup for other members (``Dispatch.may_park``).  The gate
+may keep the records or the members out.  The client is closed if it keeps more than ``LITTLE_BYTES``
+(``core.net.client_progress``) behind the same request for ``STUCK_S``, or over its quota for as long.
+
+Parked requests have bytes of their own.  All that run for ``STUCK_S`` may hold ``parked_max`` together while others
+wait; past it the largest are closed, and as many as are needed.  The bound is an eighth of the limit.  With the three
+quarters of begun frames these are seven eighths, at which the gate opens.  It is a half while the gate opens for
+moments, since the others then go on.  Requests of other kinds are never closed for their size.  A large Produce waits
+for storage, and the process owes it this work.
+
+For stuck readers and all the others but slow senders, a gate that opens for less than ``STUCK_S`` counts as shut.  With
+almost seven eighths of the limit they would let it open for moments.
 
 The bound is the sum of five quarters of the limit, a frame of socket.request.max.bytes, and a read per sending
 connection.  A read has 64 KB of small frames, or a step of a large frame (``core.net.frames``).  A new connection waits
@@ -95,6 +104,13 @@ class RequestBudget:
     def excess_begun_bytes(self) -> int:
         """Bytes of begun frames above the half at which their gate opens again."""
         return max(0, self._begun_bytes - self.limit // 2)
+
+    def parked_max(self, *, was_open: bool) -> int:
+        """Return the bytes that parked requests may hold for long while others wait.
+
+        ``was_open``: the gate was open for moments.
+        """
+        return self.limit // (2 if was_open else 8)
 
     @property
     def _begun_bytes(self) -> int:

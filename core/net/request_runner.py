@@ -166,7 +166,12 @@ class RequestRunner(ABC):
             elif self._writer.add(response):
                 self._write()
             return
-        exchange = RunningExchange(len(frame) + FRAME_BYTES, None, expects_response=self._expects_response(frame))
+        exchange = RunningExchange(
+            len(frame) + FRAME_BYTES,
+            None,
+            expects_response=self._expects_response(frame),
+            may_park=self._dispatch.may_park(frame),
+        )
         exchange.runner = self
         requests.begun(exchange)
         if isinstance(response, PendingResponse):

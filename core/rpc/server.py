@@ -185,6 +185,10 @@ class InternalEndpoint:
     def expects_response(self, frame: memoryview) -> bool:
         return True
 
+    def may_park(self, frame: memoryview) -> bool:
+        """Return False: the connection carries requests of many clients, so it is not closed for one of them."""
+        return False
+
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         key, version, correlation_id = _FIXED.unpack_from(frame)
         caller = self._callers.get(client)

@@ -102,6 +102,7 @@ class AuthenticationGate:
         self.deadlines = Deadlines(_GRAIN_S)
         self.is_pipelined = inner.is_pipelined
         self.expects_response = inner.expects_response
+        self.may_park = inner.may_park
         self._connections: dict[Client, _Connection] = {}
         self._now = clock.monotonic
         for metric in ev.AuthenticationMetric:

@@ -235,4 +235,4 @@ NEEDS = (
     Need(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, "for followers, instead"),
 )
 RULE = PlanRule(partitions=PARTITIONS_A_TURN)
-APIS = (Api(ApiKey.FETCH, 4, 18, handle, RULE, parse_fetch, begin_large, needs=NEEDS),)
+APIS = (Api(ApiKey.FETCH, 4, 18, handle, RULE, parse_fetch, begin_large, needs=NEEDS, waits_for_clients=True),)

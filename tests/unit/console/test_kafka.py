@@ -36,6 +36,9 @@ class FakeDispatch:
     def expects_response(self, frame: memoryview) -> bool:
         return True
 
+    def may_park(self, frame: memoryview) -> bool:
+        return False
+
     def __call__(self, frame: memoryview, client: Client) -> Response | Awaitable[Response]:
         self.frames.append(bytes(frame))
         assert client.peer == CLIENT_ID

@@ -298,6 +298,9 @@ class _Fetches:
     def expects_response(self, frame: memoryview) -> bool:
         return True
 
+    def may_park(self, frame: memoryview) -> bool:
+        return False
+
     async def __call__(self, frame: memoryview, client: Client) -> Response:
         header = parse_header(frame)
         asked = parse_fetch(frame[header.body_start :], header.api_version)

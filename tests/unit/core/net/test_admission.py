@@ -225,6 +225,7 @@ class LoggedInBy:
 
     def __init__(self, world: World) -> None:
         self.is_pipelined, self.expects_response = world.script.is_pipelined, world.script.expects_response
+        self.may_park = world.script.may_park
         self._script = world.script
         self.login: asyncio.Future[Response] | None = None
         self.client: Any = None

@@ -216,3 +216,18 @@ def test_the_requests_that_keep_a_connection(event: str, requests: str, is_over:
         world.requests.blocked()
     getattr(world.requests, event)()
     assert world.requests.is_over is is_over
+
+
+def test_the_bytes_of_a_parked_request_are_of_the_one_that_runs() -> None:
+    world = World()
+    assert world.requests.bytes_parked == 0
+    fetch = Exchange(1_000, None, may_park=True)
+    fetch.work = FakeWork()
+    world.requests.begun(fetch)
+    produce = world.running()
+    assert (world.requests.bytes_parked, world.requests.may_have_parked) == (1_000, 1)
+    world.requests.responded(fetch, world.response())
+    assert (world.requests.bytes_parked, world.requests.may_have_parked) == (0, 1)
+    world.responses()
+    assert list(world.requests.started) == [produce]
+    assert world.requests.bytes_parked == 0

@@ -1,4 +1,4 @@
-"""Requests behind a parked request: they are closed with their connection once others wait for their memory."""
+"""Parked requests, and requests behind them: they end with their connection once others wait for their memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from bmq.core.logging.fields import fields_of
 from bmq.core.net.client_progress import LITTLE_BYTES, ClientProgress
 from bmq.core.net.request_budget import STUCK_S
-from tests.unit.core.net.world import Peer, World, frame, turn
+from tests.unit.core.net.world import FETCH, OTHER, PRODUCE, Peer, World, frame, turn
 
 LIMIT = 1 << 20
 
@@ -84,6 +84,105 @@ async def test_produces_that_storage_takes_slowly_keep_their_connection() -> Non
     assert world.listener.budget.is_shut
     await asyncio.sleep(4 * STUCK_S)
     assert not peer.is_gone
+    world.listener.close()
+
+
+def large(world: World, number: int, size: int, key: int = FETCH) -> Peer:
+    """Return a client with one request of ``size`` bytes, which gets no response."""
+    world.script.later(number)
+    peer = world.peer()
+    peer.send(frame(number, key=key, size=size))
+    return peer
+
+
+async def test_large_parked_requests_do_not_shut_the_port(caplog: pytest.LogCaptureFixture) -> None:
+    """The largest are closed, until the parked requests hold an eighth of the memory at most."""
+    world = World(queued_max_request_bytes=LIMIT)
+    small, medium = large(world, 1, 1_000), large(world, 2, LIMIT // 10)
+    hogs = [large(world, 3, LIMIT // 2), large(world, 4, LIMIT // 4), large(world, 5, LIMIT // 6)]
+    assert world.listener.budget.is_shut
+    late = world.peer()
+    late.send(frame(6))
+    await asyncio.sleep(STUCK_S - 1)
+    assert late.answers() == []
+    assert not any(each.is_gone for each in hogs)
+    await asyncio.sleep(STUCK_S)
+    assert late.answers() == [6]
+    assert [each.is_gone for each in hogs] == [True] * 3
+    assert (small.is_gone, medium.is_gone) == (False, False)
+    lines = [each for each in caplog.records if each.message == "closing a connection: it keeps others waiting"]
+    why = "others wait for queued.max.request.bytes, and it keeps the bytes of a request that waits for other clients"
+    assert {fields_of(each)["error"] for each in lines} == {why}
+    assert len(lines) == world.metrics.connections_stuck_closed == 3
+    world.script.respond(1, 2)
+    await turn()
+    assert (small.answers(), medium.answers()) == ([1], [2])
+    world.listener.close()
+
+
+@pytest.mark.parametrize("key", [PRODUCE, OTHER])
+async def test_large_requests_that_the_broker_works_on_keep_their_connections(key: int) -> None:
+    world = World(queued_max_request_bytes=LIMIT)
+    peers = [large(world, number, LIMIT // 2, key) for number in (1, 2)]
+    assert world.listener.budget.is_shut
+    await asyncio.sleep(4 * STUCK_S)
+    assert not any(each.is_gone for each in peers)
+    world.listener.close()
+
+
+@pytest.mark.parametrize(("parts", "is_closed"), [((5, 2), (True, False)), ((3, 1), (False, False))])
+async def test_parked_requests_keep_a_half_of_the_memory_while_the_gate_opens_for_moments(
+    parts: tuple[int, int], is_closed: tuple[bool, bool]
+) -> None:
+    world = World(queued_max_request_bytes=LIMIT)
+    peers = [large(world, number, LIMIT * part // 8 - 1_000) for number, part in enumerate(parts)]
+    other = world.peer()
+    for number in range(100, 100 + int(2 * STUCK_S), 2):
+        world.script.later(number)
+        other.send(frame(number, size=LIMIT))
+        assert world.listener.budget.is_shut
+        await asyncio.sleep(2)
+        world.script.respond(number)
+        await turn()
+        assert not world.listener.budget.is_shut
+    assert tuple(each.is_gone for each in peers) == is_closed
+    world.listener.close()
+
+
+async def test_large_requests_that_are_parked_for_seconds_keep_their_connection() -> None:
+    """Each of many is parked for 20 s, and the memory is used up all the time."""
+    world = World(queued_max_request_bytes=LIMIT)
+    busy = large(world, 1, LIMIT // 2, PRODUCE)
+    peer = large(world, 100, LIMIT * 5 // 8)
+    for number in range(100, 106):
+        world.script.later(number + 1)
+        peer.send(frame(number + 1, key=FETCH, size=LIMIT * 5 // 8))
+        assert world.listener.budget.is_shut
+        await asyncio.sleep(20)
+        world.script.respond(number)
+        await turn()
+    assert (peer.is_gone, busy.is_gone) == (False, False)
+    assert peer.answers() == list(range(100, 106))
+    world.listener.close()
+
+
+async def test_begun_frames_go_on_beside_a_large_parked_request() -> None:
+    """Begun frames and the parked request shut the gate: nobody would be read until the parked one has its response."""
+    world = World(queued_max_request_bytes=LIMIT)
+    hog = large(world, 1, LIMIT * 3 // 8)
+    part, whole = LIMIT // 8, LIMIT // 4
+    peers = [world.peer() for _ in range(6)]
+    for number, peer in enumerate(peers, 2):
+        peer.send(frame(number, size=whole)[:part])
+    assert world.listener.budget.is_shut
+    for number, peer in enumerate(peers, 2):
+        peer.send(frame(number, size=whole)[part : part + 1])  # is read, and then no more
+        assert peer.is_paused
+        peer.send(frame(number, size=whole)[part + 1 :])
+    assert [peer.answers() for peer in peers] == [[]] * 6
+    await asyncio.sleep(2 * STUCK_S)
+    assert hog.is_gone
+    assert [peer.answers() for peer in peers] == [[number] for number in range(2, 8)]
     world.listener.close()
 
 

@@ -14,7 +14,7 @@ from bmq.core.net.request import Client, PendingResponse, Response
 from tests.harness.audit import HeldAudit
 
 _HEADER = struct.Struct(">hhi")
-PRODUCE, OTHER = 0, 18
+PRODUCE, FETCH, OTHER = 0, 1, 18
 NO_ACKS = 7
 """The version of requests that have no response for ``Script``."""
 
@@ -54,6 +54,9 @@ class Script:
 
     def expects_response(self, frame: memoryview) -> bool:
         return bool(_HEADER.unpack_from(frame)[1] != NO_ACKS)
+
+    def may_park(self, frame: memoryview) -> bool:
+        return frame[1] == FETCH
 
     def later(self, *numbers: int) -> None:
         for number in numbers:

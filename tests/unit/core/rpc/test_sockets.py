@@ -54,6 +54,9 @@ class Echo:
     def expects_response(self, frame: memoryview) -> bool:
         return True
 
+    def may_park(self, frame: memoryview) -> bool:
+        return False
+
 
 class Loopback:
     def __init__(self) -> None:

@@ -286,6 +286,9 @@ class Kafka:
     def expects_response(self, frame: memoryview) -> bool:
         return True
 
+    def may_park(self, frame: memoryview) -> bool:
+        return False
+
 
 def echo(method: str, size: int = 0) -> Sequence[Buffer]:
     return EchoRequest(method, bytes(size)).encode()
