@@ -22,14 +22,13 @@ from bmq.storage.hdfs.handshake import (
     Handshake,
     HandshakeFailed,
     KeyRefused,
-    TokenRefused,
     TransferSecurity,
     encrypted_handshake,
 )
 from bmq.storage.hdfs.lease_renewer import LeaseRenewer
 from bmq.storage.hdfs.lengths import LengthReporter
 from bmq.storage.hdfs.namenode import NameNode
-from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut, TokenExpired
+from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
 from bmq.storage.hdfs.pipeline_timer import PipelineClock
 from bmq.storage.hdfs.refusing_nodes import RefusingNodes
 from bmq.storage.hdfs.settings import HdfsSettings
@@ -179,17 +178,16 @@ async def with_another_key(client: HdfsClient, attempt: Callable[[], Awaitable[T
 
     A datanode that does not know the data encryption key is tried with a new key, as by Hadoop's clients
     (InvalidEncryptionKeyException).  The second reason is a NameNode that has switched ``dfs.encrypt.data.transfer``
-    since the last question (``TransferEncryption``).
+    since the last question (``TransferEncryption``).  A refused block token may mean such a switch too: with privacy on
+    both sides, the datanode finds no password for a user of the former kind.
     """
     keys = client.encryption.keys
     try:
         return await attempt()
-    except (TokenRefused, TokenExpired) as error:
-        if not isinstance(error, KeyRefused) and not isinstance(error.__cause__, KeyRefused):
-            raise
     except SetupTimedOut:
         raise  # a datanode ends a connection of the wrong kind at once
-    except (PipelineFailed, ReplicaFailed, HandshakeFailed, StorageUnavailable):
-        if not await client.encryption.has_changed(keys):
+    except (PipelineFailed, ReplicaFailed, HandshakeFailed, StorageUnavailable) as error:
+        is_unknown_key = isinstance(error, KeyRefused) or isinstance(error.__cause__, KeyRefused)
+        if not is_unknown_key and not await client.encryption.has_changed(keys):
             raise
     return await attempt()

@@ -67,6 +67,8 @@ class ProtectedNode:
     unknown: set[str] = field(default_factory=set)
     only: str = ""
     """The only user whose connection it does not close."""
+    reason: str = ""
+    """Text of the error that other users than ``only`` get before the end of their connections."""
     users: list[str] = field(default_factory=list)
     password: str = TOKEN_USER
     written: bytearray = field(default_factory=bytearray)
@@ -98,6 +100,8 @@ class ProtectedNode:
         (user,), (cnonce,), (uri,) = directives["username"], directives["cnonce"], directives["digest-uri"]
         self.users.append(user)
         if self.only and user != self.only:
+            if self.reason:
+                plain.write(delimited(pb.Handshake(status=pb.Handshake.ERROR, message=self.reason)))
             return None
         if user in self.unknown:
             plain.write(delimited(pb.Handshake(status=pb.Handshake.ERROR_UNKNOWN_KEY, message="unknown key")))
@@ -320,13 +324,20 @@ async def test_a_datanode_that_does_not_know_the_key_is_tried_with_another() -> 
 
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["switched on", "switched off"])
 @pytest.mark.parametrize("use", [read_block, read_block_by_thread, open_writer])
-async def test_encryption_that_is_switched_while_a_process_runs(use: Callable[..., object], is_encrypted: bool) -> None:
-    """A datanode closes a connection of the former kind as a full one does: storage would seem full."""
+@pytest.mark.parametrize("reason", ["", "DIGEST-MD5: IO error acquiring password"], ids=["closed", "privacy"])
+async def test_encryption_that_is_switched_while_a_process_runs(
+    use: Callable[..., object], is_encrypted: bool, reason: str
+) -> None:
+    """A datanode closes a connection of the former kind as a full one does: storage would seem full.
+
+    Where ``dfs.data.transfer.protection`` has privacy, both kinds agree on the level.  The datanode then finds no
+    password for the user of the former kind, as for a block token that has expired.
+    """
     key = Key(id=1, pool="BP-1", nonce=b"n", key=b"k", expiry_ms=1 << 60)
     # Without keys the client proves the block token, of another user: for this datanode an unknown kind of connection.
-    peer = ProtectedNode("aes", password=password_of(key), only=user_of(key))
+    peer = ProtectedNode("aes", password=password_of(key), only=user_of(key), reason=reason)
     if is_encrypted:
-        peer = ProtectedNode("aes", only=TOKEN_USER)
+        peer = ProtectedNode("aes", only=TOKEN_USER, reason=reason)
     async with started(peer) as (client, located):
         now_s = 0.0
         demands = is_encrypted
