@@ -237,6 +237,8 @@ async def open_new_block(client: HdfsClient, file: LeasedFile, *, base: int, adv
     why = ""
     if all(isinstance(failure, ProtectionRefused) for failure in failures):
         kind = Unsupported
+    elif refusal := client.encryption.refusal:  # such datanodes close connections as full datanodes do
+        why = f" ({refusal})"
     elif not isinstance(failures[-1], SetupTimedOut | HandshakeRefused) and not await client.datanodes.silent(
         [node.id for node in located.nodes]
     ):
@@ -285,14 +287,20 @@ async def _refuse_short(client: HdfsClient, file: LeasedFile, exclusions: Exclus
     client.suspects.forget(silent & {node_name(node.id) for node in left_out})  # dead: not probed for each file
     try:
         _refuse_full(client, file, len(given), file.replication, {node_name(node.id) for node in others} - silent)
-    except OutOfSpace:
+    except StorageError:
         await _abandon(client, file, located)
         raise
 
 
 def _refuse_full(client: HdfsClient, file: LeasedFile, taken: int, wanted: int, live: set[str]) -> None:
-    """Raise OutOfSpace if a node of ``live`` may take a block later.  None of them takes a block now."""
+    """Raise OutOfSpace if a node of ``live`` may take a block later.  None of them takes a block now.
+
+    Raises StorageUnavailable instead while the NameNode denies the demand of encryption: datanodes then close encrypted
+    connections as full datanodes do.
+    """
     if hopeful := client.refusing.refused(live, asyncio.get_running_loop().time()):
+        if refusal := client.encryption.refusal:
+            raise StorageUnavailable(f"{file.path}: {taken} of {wanted} datanodes take a block: {refusal}")
         raise OutOfSpace(
             f"{file.path}: {taken} of {wanted} datanodes take a block; {', '.join(hopeful)} live, and"
             " have no room or no thread for it"

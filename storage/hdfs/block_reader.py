@@ -199,7 +199,7 @@ async def _from_any_replica(
         return None
     if bad and (len(bad) < len(located.nodes) or len(located.nodes) == 1):
         client.bad_replicas.report(located, bad)
-    raise _unreadable(located, failures)
+    raise _unreadable(client, located, failures)
 
 
 async def visible_length(client: HdfsClient, located: pb.LocatedBlock) -> int:
@@ -221,7 +221,7 @@ async def visible_length(client: HdfsClient, located: pb.LocatedBlock) -> int:
     suspected = client.suspected()
     nodes = [node for node in located.nodes if node_name(node.id) not in suspected] or list(located.nodes)
     if not nodes:
-        raise _unreadable(located, [])
+        raise _unreadable(client, located, [])
     responses = await wait_for_enough(
         [asyncio.create_task(shown(node)) for node in nodes],
         lambda response: isinstance(response, int),
@@ -238,7 +238,7 @@ async def visible_length(client: HdfsClient, located: pb.LocatedBlock) -> int:
     ]
     if _is_unwritten(located, failures):
         return 0
-    raise _unreadable(located, failures)
+    raise _unreadable(client, located, failures)
 
 
 async def _shown_length(client: HdfsClient, node: pb.Node, located: pb.LocatedBlock, timeout_s: float) -> int:
@@ -273,7 +273,7 @@ async def replica_chunk_bytes(client: HdfsClient, located: pb.LocatedBlock) -> i
             return (await read_replica(client, node.id, located.block, located.token, last, 1)).chunk_bytes
         except (ReplicaFailed, TokenRefused) as error:
             failures.append(error)
-    raise _unreadable(located, failures)
+    raise _unreadable(client, located, failures)
 
 
 async def read_replica(
@@ -473,8 +473,10 @@ def _not_let_in(node: pb.NodeId, error: HandshakeFailed) -> NotLetIn:
     return kind(f"{node_name(node)}: {error}")
 
 
-def _unreadable(located: pb.LocatedBlock, failures: list[Exception]) -> StorageError:
+def _unreadable(client: HdfsClient, located: pb.LocatedBlock, failures: list[Exception]) -> StorageError:
     reasons = "; ".join(map(str, failures)) or "the NameNode has no replica of it"
+    if refusal := client.encryption.refusal:
+        reasons += f"; {refusal}"
     kind: type[StorageError] = StorageUnavailable
     if located.corrupt or any(isinstance(failure, BadChecksum) for failure in failures):
         kind = CorruptData

@@ -180,6 +180,9 @@ async def with_another_key(client: HdfsClient, attempt: Callable[[], Awaitable[T
     (InvalidEncryptionKeyException).  The second reason is a NameNode that has switched ``dfs.encrypt.data.transfer``
     since the last question (``TransferEncryption``).  A refused block token may mean such a switch too: with privacy on
     both sides, the datanode finds no password for a user of the former kind.
+
+    Raises as ``attempt``.  Raises StorageUnavailable with the demand's text if the NameNode gives no key, since it
+    denies the configuration's demand of encryption.
     """
     keys = client.encryption.keys
     try:
@@ -189,5 +192,7 @@ async def with_another_key(client: HdfsClient, attempt: Callable[[], Awaitable[T
     except (PipelineFailed, ReplicaFailed, HandshakeFailed, StorageUnavailable) as error:
         is_unknown_key = isinstance(error, KeyRefused) or isinstance(error.__cause__, KeyRefused)
         if not is_unknown_key and not await client.encryption.has_changed(keys):
+            if isinstance(error, StorageUnavailable) and (refusal := client.encryption.refusal):
+                raise StorageUnavailable(refusal) from error  # the NameNode has no key for a demand that it denies
             raise
     return await attempt()

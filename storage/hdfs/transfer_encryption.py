@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.logging.fields import fields
-from bmq.storage.filesystem import StorageError, StorageUnavailable, Unsupported
+from bmq.storage.filesystem import StorageError, Unsupported
 from bmq.storage.hdfs.encryption_keys import EncryptionKeys, Key
 
 EVERY_S = 3600.0
@@ -55,6 +55,14 @@ class TransferEncryption:
     def __repr__(self) -> str:
         return f"<TransferEncryption {self.keys}>"
 
+    @property
+    def refusal(self) -> str:
+        """The text ``demand`` while the NameNode denies the configuration's demand; empty otherwise.
+
+        ``keys`` stay: connections are encrypted with a key that is still good, or are not made.
+        """
+        return self.demand if self._is_refused else ""
+
     async def begin(self, demand: str = "") -> None:
         """Ask for the first time.
 
@@ -81,8 +89,8 @@ class TransferEncryption:
     async def has_changed(self, keys: EncryptionKeys | None) -> bool:
         """Return whether a connection that failed with ``keys`` would now be protected otherwise.
 
-        The NameNode is asked, unless it was asked a moment ago.  Raises StorageUnavailable if it does not demand the
-        encryption any more that the configuration demands.
+        The NameNode is asked, unless it was asked a moment ago.  If the NameNode denies the configuration's demand,
+        nothing changes but ``refusal``: other datanodes may serve this client with a key that is still good.
         """
         if self.keys is not keys:
             return True
@@ -90,8 +98,6 @@ class TransferEncryption:
             self._start()
         if self._asking is not None:
             await asyncio.wait({self._asking}, timeout=WAIT_S)
-        if self._is_refused:
-            raise StorageUnavailable(self.demand)
         return self.keys is not keys
 
     def _start(self) -> None:
@@ -107,7 +113,9 @@ class TransferEncryption:
             return
         finally:
             self._asking = None
-        self._is_refused = bool(self.demand) and not is_encrypted
+        was_refused, self._is_refused = self._is_refused, bool(self.demand) and not is_encrypted
+        if self._is_refused and not was_refused:
+            _log.warning("the NameNode denies the demand of encrypted data transfer", extra=fields(error=self.demand))
         former = self.keys
         if self._is_refused or is_encrypted == (former is not None):
             return

@@ -23,9 +23,10 @@ from bmq.storage.hdfs.block_reader import read_block, read_block_by_thread
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.data_transfer import OP_WRITE_BLOCK, STATUS_SUCCESS
 from bmq.storage.hdfs.datanode import node_name
-from bmq.storage.hdfs.encryption_keys import EncryptionKeys, Key
+from bmq.storage.hdfs.encryption_keys import EncryptionKeys, Key, password_of
 from bmq.storage.hdfs.handshake import Handshake, TransferSecurity
 from bmq.storage.hdfs.pipeline import Pipeline
+from bmq.storage.hdfs.transfer_encryption import PAUSE_S, TransferEncryption
 from tests.unit.storage.hdfs import test_fencing
 from tests.unit.storage.hdfs.fakes import PlayedHdfs, datanodes
 from tests.unit.storage.hdfs.test_block_tokens import CHALLENGE
@@ -34,6 +35,8 @@ from tests.unit.storage.hdfs.test_secure_transfer import TOKEN, SecureNode
 
 pytestmark = [pytest.mark.slow, pytest.mark.loops("asyncio")]
 
+KEY = Key(id=1, pool="BP-1", nonce=b"n", key=b"k", expiry_ms=1 << 60)
+DENIED = "the configuration demands encryption"
 REFUSAL = pb.Handshake(status=pb.Handshake.ERROR, message="no")
 Peer = SecureNode | ProtectedNode
 Read = Callable[..., Coroutine[Any, Any, bytes]]
@@ -262,6 +265,85 @@ async def test_a_file_cannot_be_made_only_if_all_datanodes_demand_another_protec
         assert client.suspected() == set(), "no datanode has let this client in: the fault may be here"
 
 
+# ---- a NameNode that demands no encryption any more, against the configuration
+
+
+def closing() -> SecureNode:
+    return SecureNode(refuses_at=0)
+
+
+def encrypting() -> ProtectedNode:
+    return ProtectedNode("aes", password=password_of(KEY))
+
+
+async def denied(key: Key | None) -> TransferEncryption:
+    """Return a demand that the NameNode denied a moment ago; ``key`` is the key in the client's hands."""
+    now_s, is_encrypted = 0.0, True
+
+    async def ask() -> bool:
+        return is_encrypted
+
+    async def ask_key() -> Key | None:
+        return key if is_encrypted else None
+
+    encryption = TransferEncryption(ask, ask_key, monotonic_s=lambda: now_s)
+    await encryption.begin(DENIED)
+    assert encryption.keys is not None
+    if key is not None:
+        await encryption.keys.current()
+    is_encrypted, now_s = False, PAUSE_S
+    return encryption
+
+
+@pytest.mark.parametrize("read", [read_block, read_block_by_thread])
+async def test_a_denied_demand_leaves_a_read_its_other_replicas(read: Read) -> None:
+    async with cluster(closing(), encrypting(), levels=()) as (client, located):
+        client.encryption = await denied(KEY)
+        assert await read(client, located, 0, len(BLOCK), is_open=False) == BLOCK
+        assert client.encryption.refusal == DENIED, "the NameNode was asked"
+        assert client.encryption.keys is not None
+
+
+@pytest.mark.parametrize("key", [KEY, None], ids=["good key", "no key"])
+@pytest.mark.parametrize("read", [read_block, read_block_by_thread])
+async def test_a_read_that_fails_under_a_denied_demand_names_it(read: Read, key: Key | None) -> None:
+    peers = [closing(), closing()]
+    async with cluster(*peers, levels=()) as (client, located):
+        client.encryption = await denied(key)
+        with pytest.raises(StorageUnavailable, match=DENIED):
+            await read(client, located, 0, 100, is_open=False)
+        assert bool(peers[0].writers) is bool(key), "nothing is sent without a key"
+
+
+async def test_a_denied_demand_leaves_a_new_file_its_other_datanodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(closing(), encrypting(), encrypting(), encrypting(), levels=()) as (client, located):
+        client.encryption = await denied(KEY)
+        assert await open_file(client, located, monkeypatch) == [1, 2, 3]
+        assert client.suspected() == {node_name(located.nodes[0].id)}
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+async def test_a_file_that_cannot_be_made_under_a_denied_demand_is_no_lack_of_space(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have datanodes close encrypted connections, as full datanodes do."""
+    async with cluster(*(closing() for _ in range(count)), levels=()) as (client, located):
+        client.encryption = await denied(KEY)
+        with pytest.raises(StorageUnavailable, match=DENIED):
+            await open_file(client, located, monkeypatch)
+
+
+async def test_a_denied_demand_leaves_a_fence_its_other_datanodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs: Any = test_fencing.Hdfs([test_fencing.DEAD, test_fencing.Node(), test_fencing.Node()])
+    hdfs.encryption = await denied(KEY)
+    monkeypatch.setattr(writer_stop, "Pipeline", hdfs.pipeline)
+    monkeypatch.setattr(writer_stop, "read_replica", hdfs.read)
+    assert await fencing.fence(hdfs, (), "old holder", 9) == (test_fencing.LENGTH, True)
+    assert hdfs.encryption.refusal == DENIED, "the NameNode was asked"
+    assert not hdfs.lease_is_recovered
+    assert hdfs.copies == 2
+
+
 # ---- a silent NameNode
 
 
@@ -326,4 +408,4 @@ def silent_keys() -> tuple[EncryptionKeys, asyncio.Event]:
 
 
 async def ready() -> Key:
-    return Key(id=1, pool="BP-1", nonce=b"n", key=b"k", expiry_ms=1 << 60)
+    return KEY

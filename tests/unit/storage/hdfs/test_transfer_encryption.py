@@ -110,18 +110,19 @@ async def test_the_namenode_is_asked_each_hour_in_the_background() -> None:
         assert cluster.encryption.keys is not None
 
 
-async def test_demanded_encryption_is_never_given_up() -> None:
+async def test_demanded_encryption_is_never_given_up(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(Unsupported, match="nothing is sent"):
         async with begun(is_encrypted=False, demand="nothing is sent"):
             pass
     async with begun(is_encrypted=True, demand="nothing is sent") as cluster:
-        cluster.is_encrypted = False
-        with pytest.raises(StorageUnavailable, match="nothing is sent"):
-            await cluster.fail()
-        assert cluster.encryption.keys is not None
-        cluster.now_s += PAUSE_S
-        cluster.is_encrypted = True
-        assert not await cluster.fail()
+        assert cluster.encryption.refusal == ""
+        for is_encrypted in (False, False, True, False):
+            cluster.is_encrypted = is_encrypted
+            assert not await cluster.fail(), "a second attempt would be no other one"
+            assert cluster.encryption.keys is not None
+            assert cluster.encryption.refusal == ("" if is_encrypted else "nothing is sent")
+            cluster.now_s += PAUSE_S
+        assert caplog.text.count("nothing is sent") == 2, "once for each switch"
 
 
 async def test_a_caller_that_gives_up_leaves_the_question_to_others() -> None:
