@@ -1,9 +1,9 @@
 """Hadoop's configuration files: ``core-site.xml`` and ``hdfs-site.xml`` as a dictionary, with their variables.
 
-They are read as ``org.apache.hadoop.conf.Configuration`` does: later files win, except over properties that an earlier
-one calls final; ``${name}`` in a value is another property, ``${env.NAME}`` a variable of the environment,
-``${user.name}`` and ``${user.home}`` the user's; an ``xi:include`` is read in its place.  A document type, and with it
-entities, is refused.
+They are read as ``org.apache.hadoop.conf.Configuration`` does: later properties win, in the same file too, except over
+properties that were called final before; ``${name}`` in a value is another property, ``${env.NAME}`` a variable of the
+environment, ``${user.name}`` and ``${user.home}`` the user's; an ``xi:include`` is read in its place.  A document type,
+and with it entities, is refused.
 """
 
 from __future__ import annotations
@@ -32,25 +32,45 @@ class SiteFileError(ValueError):
 
 
 def conf_folder(named: str = "", environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder of the files: ``named``, else HADOOP_CONF_DIR, else etc/hadoop in HADOOP_HOME; else None."""
+    """Return the folder of the files: ``named``, else HADOOP_CONF_DIR, else etc/hadoop in HADOOP_HOME; else None.
+
+    The first two were chosen, and must have files (``read_folder``).  An installed Hadoop may have none.
+    """
     if named:
         return Path(named)
     if folder := environment.get("HADOOP_CONF_DIR"):
         return Path(folder)
     if home := environment.get("HADOOP_HOME"):
         folder_of_home = Path(home, "etc", "hadoop")
-        return folder_of_home if folder_of_home.is_dir() else None
+        return folder_of_home if _site_files(folder_of_home) else None
     return None
 
 
 def read_folder(folder: Path) -> SiteConfig:
-    """Return the configuration of the files in ``folder``, of which any may be missing.
+    """Return the configuration of the files in ``folder``, of which one may be missing.
 
-    Raises SiteFileError if ``folder`` is not a folder, or if a file cannot be read.
+    Raises SiteFileError if ``folder`` is not a folder, if it has no file, as an empty mount has none, or if a file
+    cannot be read.  Without the error the cluster would be taken for one without Kerberos and encryption.
     """
     if not folder.is_dir():
         raise SiteFileError(f"{folder} is not a folder: name the one with core-site.xml and hdfs-site.xml")
-    return read_files([folder / name for name in SITE_FILES if (folder / name).exists()], str(folder))
+    if not (files := _site_files(folder)):
+        raise SiteFileError(
+            f"{folder} has neither core-site.xml nor hdfs-site.xml: is it mounted? Put the cluster's files there, or"
+            " name no folder for a cluster without Kerberos and encryption"
+        )
+    for file in files:
+        if not os.path.exists(file):  # Path.exists raises if a folder on the way is closed
+            raise SiteFileError(
+                f"{file} is a link to {os.path.realpath(file)}, which cannot be found: put the file there, or remove"
+                " the link"
+            )
+    return read_files(files, str(folder))
+
+
+def _site_files(folder: Path) -> list[Path]:
+    """Return the site files of ``folder``, with links to files that are not there."""
+    return [folder / name for name in SITE_FILES if os.path.lexists(folder / name)]
 
 
 def read_files(files: Sequence[Path], source: str) -> SiteConfig:
@@ -58,17 +78,10 @@ def read_files(files: Sequence[Path], source: str) -> SiteConfig:
 
     ``source`` names them in errors.  Raises SiteFileError if one cannot be read.
     """
-    raw: dict[str, str] = {}
-    final: set[str] = set()
+    properties = _Properties()
     for file in files:
-        found = _File(file, 0).properties
-        for name, (value, is_final) in found.items():
-            if name in final:
-                continue
-            raw[name] = value
-            if is_final:
-                final.add(name)
-    return SiteConfig(raw, source)
+        _File(file, 0, properties)
+    return SiteConfig(properties.values, source)
 
 
 class SiteConfig:
@@ -137,14 +150,29 @@ def _user_name() -> str | None:
         return None
 
 
-class _File:
-    """One file and the files that it includes, read by events.
+class _Properties:
+    """The values of all files by name.  A name that was called final keeps its value (Configuration.loadProperty)."""
 
-    ``properties`` has, by name, the value and whether it is final.  Raises SiteFileError if a file cannot be read.
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self._final: set[str] = set()
+
+    def add(self, name: str, value: str | None, *, is_final: bool) -> None:
+        """Take a property in the order of the files; a value of None changes no value."""
+        if value is not None and name not in self._final:
+            self.values[name] = value
+        if is_final:
+            self._final.add(name)
+
+
+class _File:
+    """One file and the files that it includes, read by events into ``properties``.
+
+    Raises SiteFileError if a file cannot be read.
     """
 
-    def __init__(self, path: Path, depth: int) -> None:
-        self.properties: dict[str, tuple[str, bool]] = {}
+    def __init__(self, path: Path, depth: int, properties: _Properties) -> None:
+        self._properties = properties
         self._path = path
         self._depth = depth
         self._property: dict[str, str] | None = None
@@ -208,8 +236,8 @@ class _File:
         elif tag == "property" and self._property is not None:
             found, self._property = self._property, None
             name = found.get("name", "").strip()
-            if name and "value" in found:
-                self.properties[name] = (found["value"], found.get("final", "").strip() == "true")
+            if name:
+                self._properties.add(name, found.get("value"), is_final=found.get("final", "").strip() == "true")
 
     def _include(self, attributes: Mapping[str, str]) -> str | None:
         """Add the properties of another file; return an error's text if it is not there, for a fallback may follow."""
@@ -221,5 +249,5 @@ class _File:
         path = self._path.parent / href
         if not path.is_file():
             return f"{self._path} includes {path}, which is not there"
-        self.properties.update(_File(path, self._depth + 1).properties)
+        _File(path, self._depth + 1, self._properties)
         return None

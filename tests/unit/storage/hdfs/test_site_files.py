@@ -40,6 +40,22 @@ def test_the_later_file_wins_except_over_a_final_value(write: Write) -> None:
     assert {name: config.get(name) for name in "abcde"} == {"a": "hdfs", "b": "core", "c": "core", "d": "hdfs", "e": ""}
 
 
+def test_a_final_value_holds_within_its_file_and_the_files_that_include_it(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "security.xml").write_text(f"<configuration>{prop('a', 'kerberos', is_final=True)}</configuration>")
+    write(
+        core_site='<xi:include href="security.xml"/>'
+        + prop("a", "simple")
+        + prop("b", "1", is_final=True)
+        + prop("b", "2")
+        + prop("c", "1")
+        + prop("c", "2", is_final=True)
+        + "<property><name>d</name><final>true</final></property>"
+        + prop("d", "1")
+    )
+    config = read_folder(tmp_path)
+    assert [config.get(name) for name in "abcd"] == ["kerberos", "1", "2", ""]
+
+
 def test_forms_of_a_property(write: Write) -> None:
     """Attributes (Hadoop 3), spaces, comments, CDATA, sources, and what is no property."""
     body = """
@@ -165,15 +181,28 @@ def test_entities_are_refused(head: str, tmp_path: Path) -> None:
 def test_a_folder_that_is_none_and_one_without_files(tmp_path: Path) -> None:
     with pytest.raises(SiteFileError, match="is not a folder"):
         read_folder(tmp_path / "none")
+    (tmp_path / "log4j.properties").write_text("")
+    with pytest.raises(SiteFileError, match=r"has neither core-site\.xml nor hdfs-site\.xml: "):
+        read_folder(tmp_path)
+    (tmp_path / "hdfs-site.xml").write_text("<configuration/>")
     assert "fs.defaultFS" not in read_folder(tmp_path)
 
 
+def test_a_link_to_a_file_that_is_not_there_is_no_missing_file(write: Write, tmp_path: Path) -> None:
+    folder = write(hdfs_site=prop("a", "1"))
+    (folder / "core-site.xml").symlink_to(tmp_path / "unmounted.xml")
+    with pytest.raises(SiteFileError, match=r"core-site\.xml is a link to .*unmounted\.xml, which cannot be found: "):
+        read_folder(folder)
+
+
 def test_where_the_files_are(tmp_path: Path) -> None:
-    """Named by the setting, else HADOOP_CONF_DIR, else the folder of an installed Hadoop if it has one."""
+    """Named by the setting, else HADOOP_CONF_DIR, else the folder of an installed Hadoop if it has site files."""
     home = {"HADOOP_HOME": str(tmp_path)}
     assert conf_folder("", {}) is None
     assert conf_folder("", home) is None
     (tmp_path / "etc" / "hadoop").mkdir(parents=True)
+    assert conf_folder("", home) is None
+    (tmp_path / "etc" / "hadoop" / "core-site.xml").symlink_to("unmounted.xml")
     assert conf_folder("", home) == tmp_path / "etc" / "hadoop"
     assert conf_folder("", {**home, "HADOOP_CONF_DIR": "/c"}) == Path("/c")
     assert conf_folder("/n", {**home, "HADOOP_CONF_DIR": "/c"}) == Path("/n")
