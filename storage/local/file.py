@@ -26,16 +26,18 @@ there a file without a writer is identified by its name.
 
 **What survives.**  A flush is in the page cache: it outlives the process, not a loss of power.  A sync flush is on the
 disk, and so are the names made or changed by this process before it (folders are synced then, not at each rename).  A
-sync fence does the same for a writer that died before its own sync flush.  Without sync, a loss of power may also leave
-a journal whose checkpoint describes records that are gone.  Such a partition goes OFFLINE, where Kafka would truncate.
-So ``flush.mode=hsync`` is for machines whose power fails.  The bit itself is never synced: after a loss of power there
-is no writer left, and recovery fences again.
+folder that cannot be synced fails only the flushes of files below it.  A sync fence does the same as a sync flush, for
+a writer that died before its own.  Without sync, a loss of power may also leave a journal whose checkpoint describes
+records that are gone.  Such a partition goes OFFLINE, where Kafka would truncate.  So ``flush.mode=hsync`` is for
+machines whose power fails.  The bit itself is never synced: after a loss of power there is no writer left, and recovery
+fences again.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import pwd
 import stat
@@ -44,6 +46,7 @@ import time
 from collections.abc import Sequence
 
 from bmq.core.descriptors import FAILURES
+from bmq.core.logging.fields import fields
 from bmq.storage.filesystem import (
     AlreadyExists,
     CorruptData,
@@ -56,8 +59,10 @@ from bmq.storage.filesystem import (
     Unsupported,
 )
 
+_log = logging.getLogger(__name__)
+
 IOV_MAX = os.sysconf("SC_IOV_MAX")
-FOLDERS_MAX = 1024  # changed and not synced; the call that adds one more syncs them
+FOLDERS_MAX = 1024  # changed and not synced; the call that is about to add one more syncs them
 FENCE_GRACE_S = 0.02  # for a live writer to detect the fence, so that its last bytes are inside the length
 
 _ERRORS: dict[int, type[StorageError]] = {
@@ -172,14 +177,16 @@ class OpenFile:
     """A file open for writing.
 
     ``fds`` has the descriptor for writes, and after it the descriptor that holds the lock, if the two differ.
-    ``position`` is the file's length when it was opened.
+    ``position`` is the file's length when it was opened.  ``path`` is its name then, and ``real`` the same name outside
+    the root: a file may be renamed while it is open, but stays in its folder.
     """
 
-    __slots__ = ("fds", "file_id", "path", "position")
+    __slots__ = ("fds", "file_id", "path", "position", "real")
 
-    def __init__(self, path: str, fds: tuple[int, ...]) -> None:
+    def __init__(self, path: str, fds: tuple[int, ...], real: str) -> None:
         status = os.fstat(fds[0])
         self.path = path
+        self.real = real
         self.fds = fds
         self.file_id = status.st_ino
         self.position = status.st_size
@@ -192,34 +199,74 @@ class OpenFile:
 
 
 class Folders:
-    """The folders whose entries changed since they were last synced.  Its methods block: they are called in threads."""
+    """The folders whose entries changed since they were last synced.  Its methods block: they are called in threads.
+
+    A folder that cannot be synced stays among them until a sync succeeds, and fails only the files below it: the
+    folder of a topic must not stop another topic.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # held while syncing: a later call must not return before the sync is done
-        self._changed: dict[str, None] = {}
+        self._changed: dict[str, bool] = {}  # whether the folder's last sync failed
+
+    def make_room(self, *folders: str) -> None:
+        """Sync all folders if ``FOLDERS_MAX`` are noted, and some of ``folders``, which are about to change, are not.
+
+        To be called before a change: behind it, a failure would hide that the change was carried out.  Raises
+        StorageUnavailable if as many folders cannot be synced.  Calls at the same time may note a few more.
+        """
+        with self._lock:
+            if len(self._changed) < FOLDERS_MAX or self._changed.keys() >= set(folders):
+                return
+            failures = self._sync()
+            if len(self._changed) >= FOLDERS_MAX:
+                folder, error = next(iter(failures.items()))
+                text = f"{len(failures)} folders with changed names cannot be synced, the first is {folder}: {error}"
+                raise StorageUnavailable(text) from error
 
     def changed(self, *folders: str) -> None:
-        """Add folders whose entries changed; sync all if there are more than ``FOLDERS_MAX``."""
+        """Note folders whose entries changed."""
         with self._lock:
             for folder in folders:
-                self._changed[folder] = None
-            if len(self._changed) > FOLDERS_MAX:
-                self._sync()
+                self._changed.setdefault(folder, False)
 
-    def sync(self) -> None:
-        """Put the entries of the changed folders on the disk.  Raises OSError if that fails."""
+    def sync(self, real: str) -> None:
+        """Put the entries of the changed folders on the disk.
+
+        Raises OSError if a folder above the file ``real`` is not synced.  Other folders may have failed.
+        """
         with self._lock:
-            self._sync()
+            for folder, error in self._sync().items():
+                if real.startswith(os.path.join(folder, "")):
+                    raise error
 
-    def _sync(self) -> None:
+    def _sync(self) -> dict[str, OSError]:
+        """Sync each folder; return the errors, by folder."""
+        failures: dict[str, OSError] = {}
         for folder in list(self._changed):
             try:
-                fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            except FileNotFoundError:
-                del self._changed[folder]  # deleted with its entries
-                continue
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            del self._changed[folder]
+                _sync_folder(folder)
+            except OSError as error:
+                failures[folder] = error
+            else:
+                del self._changed[folder]
+        for folder in [folder for folder in failures if not self._changed[folder]]:
+            text = (
+                "cannot sync a folder whose names changed: its new files are not safe from a loss of power, and sync"
+                " flushes of files below it fail; mend its disk or its rights"
+            )
+            _log.warning(text, extra=fields(path=folder, error=failures[folder]))
+        self._changed.update(dict.fromkeys(failures, True))
+        return failures
+
+
+def _sync_folder(folder: str) -> None:
+    """Put a folder's entries on the disk; do nothing if it was deleted, with its entries.  Raises OSError."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

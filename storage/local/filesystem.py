@@ -232,6 +232,7 @@ class LocalFileSystem:
         real = self._real(path)
         folder = os.path.dirname(real)
         self._make_folder(folder, access)
+        self._folders.make_room(folder)
         fd = os.open(real, _WRITE | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             if access.is_given:
@@ -240,8 +241,8 @@ class LocalFileSystem:
             check_fence(fd, path)
             self._folders.changed(folder)
             if sync:
-                self._folders.sync()
-            return OpenFile(path, (fd,))
+                self._folders.sync(real)
+            return OpenFile(path, (fd,), real)
         except BaseException:
             os.close(fd)
             raise
@@ -254,11 +255,15 @@ class LocalFileSystem:
             made.append(step)
             step = os.path.dirname(step)
         if made:
-            os.makedirs(folder, exist_ok=True)
+            parents = [os.path.dirname(step) for step in made]
+            self._folders.make_room(*parents)
+            try:
+                os.makedirs(folder, exist_ok=True)
+            finally:
+                self._folders.changed(*parents)  # some may be made although the call failed
             for step in made if access.is_given else ():
                 if os.path.dirname(step) not in (self._root, os.path.dirname(self._root)):
                     self._give_made(step, access)
-            self._folders.changed(*(os.path.dirname(step) for step in made))
 
     def _give_made(self, folder: str, access: Access) -> None:
         try:
@@ -286,7 +291,7 @@ class LocalFileSystem:
                 fd = _opened(stack, real, _WRITE)
                 if os.fstat(fd).st_ino != status.st_ino:
                     raise LeaseLost(f"{path} was replaced meanwhile")
-                file = OpenFile(path, (fd, lock))
+                file = OpenFile(path, (fd, lock), real)
             except BaseException:
                 raise_fence(lock)
                 raise
@@ -330,11 +335,14 @@ class LocalFileSystem:
 
     def _sync_names(self, path: str) -> None:
         """Sync the folders above ``path``: its writer may have died before it synced those that it made or changed."""
-        real = self._real(path)
-        while real != self._root:
-            real = os.path.dirname(real)
-            self._folders.changed(real)
-        self._folders.sync()
+        real = step = self._real(path)
+        above = []
+        while step != self._root:
+            step = os.path.dirname(step)
+            above.append(step)
+        self._folders.make_room(*above)
+        self._folders.changed(*above)
+        self._folders.sync(real)
 
     def _read_cached(self, path: str, position: int, length: int) -> bytes | None:
         """Read from the page cache without waiting for the disk; None if some of the bytes are not there."""
@@ -411,20 +419,25 @@ class LocalFileSystem:
 
     def _rename(self, source: str, target: str) -> None:
         old, new = self._real(source), self._real(target)
+        folders = os.path.dirname(old), os.path.dirname(new)
+        self._folders.make_room(*folders)
         rename_without_overwriting(old, new)
-        self._folders.changed(os.path.dirname(old), os.path.dirname(new))
+        self._folders.changed(*folders)
 
     def _replace(self, source: str, target: str) -> None:
         old, new = self._real(source), self._real(target)
         if os.path.lexists(new) and is_open(os.lstat(new)) and not os.path.samefile(old, new):
             raise LeaseLost(f"{target} is open")
+        folders = os.path.dirname(old), os.path.dirname(new)
+        self._folders.make_room(*folders)
         os.replace(old, new)
-        self._folders.changed(os.path.dirname(old), os.path.dirname(new))
+        self._folders.changed(*folders)
 
     def _delete(self, path: str, *, recursive: bool) -> bool:
         real = self._real(path)
         if real == self._root:
             raise StorageError("the root of a file system cannot be deleted")
+        self._folders.make_room(os.path.dirname(real))
         try:
             if not stat.S_ISDIR(os.lstat(real).st_mode):
                 os.unlink(real)
@@ -460,6 +473,7 @@ class LocalFileSystem:
         """
         real, folder = self._real(target), os.path.dirname(self._real(target))
         joined = os.path.join(folder, f".{os.path.basename(real)}.{secrets.token_hex(8)}.concat")
+        self._folders.make_room(folder)
         with ExitStack() as stack:
             parts = [_opened_closed_file(stack, self._real(path), path) for path in (target, *sources)]
             for crashed in _temporary_copies(real):
@@ -478,7 +492,7 @@ class LocalFileSystem:
                 raise
             try:
                 self._folders.changed(folder)
-                self._folders.sync()  # before the sources are deleted
+                self._folders.sync(real)  # before the sources are deleted
                 for source in sources:
                     os.unlink(self._real(source))
                 self._folders.changed(folder)

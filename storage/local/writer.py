@@ -278,7 +278,7 @@ class WriterThread:
         write_all(fd, [buffer for job in flushes for buffer in job.buffers])
         if any(job.sync for job in flushes):
             os.fdatasync(fd)
-            self._folders.sync()
+            self._folders.sync(file.real)
         check_fence(fd, file.path)
         if flushes[-1].closes:
             raise_fence(fd)

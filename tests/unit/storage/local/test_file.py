@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bmq.core.logging.fields import fields_of
 from bmq.storage.filesystem import (
     CorruptData,
     LeaseLost,
@@ -19,6 +22,7 @@ from bmq.storage.filesystem import (
     Unsupported,
 )
 from bmq.storage.local import file as local_file
+from tests.unit.storage.local.roots import noted_calls
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,10 +58,79 @@ def test_changed_folders_are_bounded_and_deleted_ones_forgotten(
     monkeypatch.setattr(local_file, "FOLDERS_MAX", 3)
     folders = local_file.Folders()
     for n in range(10):
-        folders.changed(str(tmp_path / str(n)))  # none of them exists
+        folder = str(tmp_path / str(n))  # none of them exists
+        folders.make_room(folder)
+        folders.changed(folder)
         assert len(folders._changed) <= 3
-    folders.sync()
+    folders.sync(str(tmp_path / "f"))
     assert not folders._changed
+
+
+def refuse_folder(monkeypatch: pytest.MonkeyPatch, real: Path, call: str, code: int) -> None:
+    """Let ``os.open`` or ``os.fsync`` of this folder fail."""
+    function, refused = getattr(os, call), os.stat(real)
+
+    def failing(what: Any, *rest: Any, **options: Any) -> Any:
+        if os.path.exists(what) and os.path.samestat(os.stat(what), refused):
+            raise OSError(code, os.strerror(code))
+        return function(what, *rest, **options)
+
+    monkeypatch.setattr(os, call, failing)
+
+
+@pytest.mark.parametrize(("call", "code"), [("open", errno.EACCES), ("fsync", errno.EIO)])
+def test_a_folder_that_cannot_be_synced_fails_only_the_files_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str, code: int
+) -> None:
+    """Another topic's folder is synced, and the refused folder stays changed until a sync succeeds."""
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    folders = local_file.Folders()
+    for folder in (bad, good):
+        folder.mkdir()
+    with monkeypatch.context() as patch:
+        refuse_folder(patch, bad, call, code)
+        calls = noted_calls(patch, "fsync")
+        for _ in range(2):
+            folders.changed(str(bad), str(good))
+            folders.sync(str(good / "f"))
+            folders.sync(str(tmp_path / "bad-too"))
+            with pytest.raises(OSError, match=re.escape(os.strerror(code))):
+                folders.sync(str(bad / "0" / "f"))
+        assert calls.count(("fsync", good.stat().st_ino)) == 2, "a folder is synced once for a change"
+    assert [fields_of(record)["path"] for record in caplog.records] == [str(bad)], "one warning"
+    calls = noted_calls(monkeypatch, "fsync")
+    folders.sync(str(good / "f"))
+    folders.sync(str(bad / "0" / "f"))
+    assert calls == [("fsync", bad.stat().st_ino)]
+
+
+def test_room_for_a_changed_folder_is_made_before_the_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A note of a change that was carried out syncs nothing, so that it cannot fail."""
+    monkeypatch.setattr(local_file, "FOLDERS_MAX", 3)
+    names = [tmp_path / str(n) for n in range(5)]
+    for name in names:
+        name.mkdir()
+    calls = noted_calls(monkeypatch, "fsync")
+    folders = local_file.Folders()
+    folders.changed(*(str(name) for name in names))
+    assert calls == []
+    folders.make_room(str(names[0]))
+    assert calls == [], "the folder has its room"
+    folders.make_room(str(tmp_path))
+    assert calls == [("fsync", name.stat().st_ino) for name in names]
+
+
+def test_without_room_no_other_folder_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_file, "FOLDERS_MAX", 1)
+    (tmp_path / "bad").mkdir()
+    folders = local_file.Folders()
+    folders.changed(str(tmp_path / "bad"))
+    with monkeypatch.context() as patch:
+        refuse_folder(patch, tmp_path / "bad", "fsync", errno.EIO)
+        folders.make_room(str(tmp_path / "bad"))
+        with pytest.raises(StorageUnavailable, match=f"{re.escape(str(tmp_path))}/bad"):
+            folders.make_room(str(tmp_path / "good"))
+    folders.make_room(str(tmp_path / "good"))
 
 
 @pytest.fixture
@@ -93,7 +166,7 @@ def test_a_file_without_a_name_left_was_deleted(file: int, tmp_path: Path) -> No
 
 
 def test_a_lock_that_another_descriptor_holds_is_not_waited_for(file: int, tmp_path: Path) -> None:
-    other = local_file.OpenFile("/f", (os.open(tmp_path / "f", os.O_WRONLY),))
+    other = local_file.OpenFile("/f", (os.open(tmp_path / "f", os.O_WRONLY),), str(tmp_path / "f"))
     local_file.take_lock(other.fds[0], "/f")
     with pytest.raises(LeaseLost, match="/f has a writer"):
         local_file.take_lock(file, "/f")

@@ -204,6 +204,39 @@ async def test_without_a_descriptor_left_a_create_is_out_of_space_and_a_read_una
         monkeypatch.setattr(os, "open", plain)
 
 
+@pytest.mark.parametrize("call", ["create", "rename", "replace", "delete", "make_folder"])
+async def test_no_call_that_was_carried_out_fails_for_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A call changes nothing if there is no room to note its folder: its caller takes a failure for "not done"."""
+    async with opened(tmp_path) as fs:
+        for name in ("/t/old", "/t/new", "/other/f"):
+            await put(fs, name, b"")
+        fsync, other = os.fsync, (tmp_path / "other").stat()
+        fs._folders.sync(f"{tmp_path}/t/old")
+        await fs.delete("/other/f")  # notes one folder, which is as many as there may be
+
+        def failing(fd: int) -> None:
+            if os.path.samestat(os.fstat(fd), other):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            fsync(fd)
+
+        calls = {
+            "create": lambda: fs.create("/t/made"),
+            "rename": lambda: fs.rename("/t/old", "/t/renamed"),
+            "replace": lambda: fs.replace("/t/old", "/t/new"),
+            "delete": lambda: fs.delete("/t/old"),
+            "make_folder": lambda: fs.make_folder("/t/made"),
+        }
+        with monkeypatch.context() as patch:
+            patch.setattr(local_file, "FOLDERS_MAX", 1)
+            patch.setattr(os, "fsync", failing)
+            with pytest.raises(StorageUnavailable):
+                await calls[call]()
+        assert sorted(os.listdir(tmp_path / "t")) == ["new", "old"]
+        await calls[call]()
+
+
 @pytest.mark.parametrize("is_closed", [False, True])
 async def test_a_sync_fence_puts_bytes_and_names_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_closed: bool

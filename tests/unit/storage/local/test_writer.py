@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from bmq.storage.filesystem import (
+    CorruptData,
+    CreateOptions,
     Lease,
     LeaseLost,
     OutOfSpace,
@@ -205,6 +207,32 @@ async def test_a_sync_flush_syncs_the_names_made_before_it(tmp_path: Path, monke
         await appender.flush(sync=True)
         assert synced == [], "once"
         await appender.close()
+
+
+async def test_a_sync_flush_does_not_depend_on_another_topics_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the refused folder itself is not acknowledged, and neither flushed nor created."""
+    async with opened(tmp_path) as fs:
+        appender, other = await fs.create("/topics/b/f"), await fs.create("/topics/a/f")
+        bad, fsync = (tmp_path / "topics/a").stat(), os.fsync
+
+        def failing(fd: int) -> None:
+            if os.path.samestat(os.fstat(fd), bad):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            fsync(fd)
+
+        monkeypatch.setattr(os, "fsync", failing)
+        appender.write(b"12345")
+        assert await appender.flush(sync=True) == 5
+        await (await fs.create("/topics/c/f", CreateOptions(sync=True))).close()
+        assert await fs.fence(Lease(paths=("/topics/c/f",), holder="me", file_id=0), sync=True) == 0
+        await appender.close()
+        other.write(b"12345")
+        with pytest.raises(PipelineFailed):
+            await other.flush(sync=True)
+        with pytest.raises(CorruptData):
+            await fs.create("/topics/a/g", CreateOptions(sync=True))
 
 
 async def test_a_sync_flush_puts_the_bytes_on_disk_before_it_is_acknowledged(
