@@ -243,8 +243,15 @@ class LocalFileSystem:
             if sync:
                 self._folders.sync(real)
             return OpenFile(path, (fd,), real)
-        except BaseException:
+        except LeaseLost:  # another process has the file, and perhaps bytes in it
             os.close(fd)
+            raise
+        except BaseException:
+            try:
+                if has_name(fd, real):  # no caller gets the file, and a repeat needs its name
+                    os.unlink(real)
+            finally:
+                os.close(fd)
             raise
 
     def _make_folder(self, folder: str, access: Access = NO_ACCESS) -> None:

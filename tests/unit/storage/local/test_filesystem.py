@@ -19,6 +19,7 @@ import pytest
 from bmq.core.file_access import Access
 from bmq.storage.filesystem import (
     Appender,
+    CreateOptions,
     Lease,
     LeaseLost,
     NoSuchFile,
@@ -235,6 +236,41 @@ async def test_no_call_that_was_carried_out_fails_for_another_folder(
                 await calls[call]()
         assert sorted(os.listdir(tmp_path / "t")) == ["new", "old"]
         await calls[call]()
+
+
+async def test_a_create_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last descriptor goes to the file, and none is left to sync its folder.  The same name may be tried again."""
+    async with opened(tmp_path) as fs:
+        await put(fs, "/t/f", b"")
+        plain, folder = os.open, str(tmp_path / "t")
+
+        def refused(real: Any, *rest: Any, **options: Any) -> int:
+            if real == folder:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return plain(real, *rest, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", refused)
+            for _ in range(2):
+                with pytest.raises(OutOfSpace):
+                    await fs.create("/t/.spare", CreateOptions(sync=True))
+        assert os.listdir(tmp_path / "t") == ["f"]
+
+
+async def test_a_create_that_lost_its_file_leaves_it_to_the_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process may have appended to the file, and have acknowledged the bytes."""
+
+    def fenced(fd: int, path: str) -> None:
+        local_file.raise_fence(fd)
+        local_file.take_lock(fd, path)
+
+    monkeypatch.setattr(filesystem, "take_lock", fenced)
+    async with opened(tmp_path) as fs:
+        with pytest.raises(LeaseLost):
+            await fs.create("/f")
+        assert os.listdir(tmp_path) == ["f"]
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
