@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
 from tests.integration.clients.endpoint import Endpoint
 from tests.integration.clients.story import new_name
+from tests.integration.clients.transaction_rows import one, transactions, transactions_tool
 from tests.integration.clients.transaction_story import PARTITIONS, committed, end, ends, send_plain, values_of
 from tests.integration.clients.transactional.base import SENTINEL
 from tests.integration.clients.transactional.confluent import ConfluentTransactional, ConfluentTransactor
 from tests.integration.load import create_topic
-from tests.services.kafka_tools import ToolOutput, run_tool
+from tests.services.kafka_tools import run_tool
 
 pytestmark = pytest.mark.clients
 
@@ -47,50 +48,53 @@ def producer(endpoint: Endpoint, topic: str, transactional_id: str) -> Iterator[
     made.close()
 
 
-def transactions(endpoint: Endpoint, *arguments: str) -> list[dict[str, str]]:
-    """Return the rows of kafka-transactions.sh by the names of its columns."""
-    return rows(run_tool("TransactionsCommand", "--bootstrap-server", endpoint.bootstrap, *arguments))
-
-
-def rows(output: ToolOutput) -> list[dict[str, str]]:
-    if not output.lines:
-        return []
-    header, *found = (re.split(r"\s*\t\s*|\s+", line.strip()) for line in output.lines)
-    return [dict(zip(header, row, strict=True)) for row in found]
-
-
-def one(found: Sequence[dict[str, str]], **wanted: str) -> dict[str, str]:
-    """Return the row that has these values."""
-    (row,) = (each for each in found if wanted.items() <= each.items())
-    return row
-
-
 def test_list_and_describe(
     endpoint: Endpoint, topic: str, producer: ConfluentTransactor, transactional_id: str
 ) -> None:
     """An open transaction is listed as Ongoing and described with its partitions; then as CompleteCommit."""
-    listed = one(transactions(endpoint, "list"), TransactionalId=transactional_id)
+    listed = one(transactions(endpoint.bootstrap, "list"), TransactionalId=transactional_id)
     assert listed["TransactionState"] == "Ongoing"
-    (described,) = transactions(endpoint, "describe", "--transactional-id", transactional_id)
+    (described,) = transactions(endpoint.bootstrap, "describe", "--transactional-id", transactional_id)
     assert described["TransactionState"] == "Ongoing"
     assert described["ProducerId"] == listed["ProducerId"]
     assert described["CoordinatorId"] == listed["Coordinator"]
     assert described["TransactionTimeoutMs"] == "60000"
     assert set(described["TopicPartitions"].split(",")) == {f"{topic}-0", f"{topic}-1"}
     place = ("--topic", topic, "--partition", "1")
-    written = one(transactions(endpoint, "describe-producers", *place), ProducerId=listed["ProducerId"])
+    written = one(transactions(endpoint.bootstrap, "describe-producers", *place), ProducerId=listed["ProducerId"])
     assert written["CurrentTransactionStartOffset"] == "1"
     assert written["LastSequence"] == str(OPEN - 1)
     producer.commit()
-    listed = one(transactions(endpoint, "list"), TransactionalId=transactional_id)
+    listed = one(transactions(endpoint.bootstrap, "list"), TransactionalId=transactional_id)
     assert listed["TransactionState"] == "CompleteCommit"
-    written = one(transactions(endpoint, "describe-producers", *place), ProducerId=listed["ProducerId"])
+    written = one(transactions(endpoint.bootstrap, "describe-producers", *place), ProducerId=listed["ProducerId"])
     assert written["CurrentTransactionStartOffset"] == "None"
+
+
+def test_filters_of_the_list(endpoint: Endpoint, producer: ConfluentTransactor, transactional_id: str) -> None:
+    """List by the time since the begin and by a pattern of the whole id; an invalid pattern is refused."""
+    assert producer.producer is not None
+
+    def listed(*arguments: str) -> set[str]:
+        return {row["TransactionalId"] for row in transactions(endpoint.bootstrap, "list", *arguments)}
+
+    pattern = ("--transactional-id-pattern", f"{transactional_id[:-1]}.")
+    assert listed(*pattern, "--duration-filter", "0") == {transactional_id}
+    assert listed(*pattern, "--duration-filter", "3600000") == set()
+    assert listed("--transactional-id-pattern", transactional_id[:-1]) == set()
+    refused = transactions_tool(endpoint.bootstrap, "list", "--transactional-id-pattern", "[", codes=(1,))
+    assert "INVALID_REGULAR_EXPRESSION" in refused.stderr
+
+
+def test_abort_refuses_an_offset_at_which_no_transaction_begins(endpoint: Endpoint, topic: str) -> None:
+    where = ("--topic", topic, "--partition", "0", "--start-offset", "99")
+    refused = transactions_tool(endpoint.bootstrap, "abort", *where, codes=(1,))
+    assert "Could not find any open transactions starting at offset 99" in refused.stderr
 
 
 def test_unknown_id(endpoint: Endpoint) -> None:
     unknown = ("describe", "--transactional-id", new_name("unknown"))
-    refused = run_tool("TransactionsCommand", "--bootstrap-server", endpoint.bootstrap, *unknown, codes=(1,))
+    refused = transactions_tool(endpoint.bootstrap, *unknown, codes=(1,))
     assert "the ID could not be found" in refused.stderr
 
 
@@ -98,14 +102,14 @@ def test_find_hanging(endpoint: Endpoint, topic: str, producer: ConfluentTransac
     """A transaction that its coordinator knows is not hanging, however long it is open."""
     assert producer.producer is not None
     wanted = ("find-hanging", "--topic", topic, "--max-transaction-timeout", "0")
-    assert transactions(endpoint, *wanted) == []
+    assert transactions(endpoint.bootstrap, *wanted) == []
 
 
 def test_abort(endpoint: Endpoint, topic: str, producer: ConfluentTransactor) -> None:
     """An operator ends the transaction in one partition, by its start: readers go on there and nowhere else."""
     end(endpoint.bootstrap, topic)
     assert producer.producer is not None
-    transactions(endpoint, "abort", "--topic", topic, "--partition", "0", "--start-offset", "1")
+    transactions(endpoint.bootstrap, "abort", "--topic", topic, "--partition", "0", "--start-offset", "1")
     everything = ends(endpoint.bootstrap, topic, "read_uncommitted")
     assert ends(endpoint.bootstrap, topic, "read_committed") == everything | {1: 1}
 
@@ -114,7 +118,7 @@ def test_force_terminate(endpoint: Endpoint, topic: str, producer: ConfluentTran
     """An operator ends a transaction by its id: all partitions go on, without its records."""
     end(endpoint.bootstrap, topic)
     assert producer.producer is not None
-    transactions(endpoint, "forceTerminateTransaction", "--transactionalId", transactional_id)
+    transactions(endpoint.bootstrap, "forceTerminateTransaction", "--transactionalId", transactional_id)
     found = ConfluentTransactional(endpoint.bootstrap).read(topic, PARTITIONS, is_committed=True)
     assert found == {place: [b"before"] for place in range(PARTITIONS)}
 
@@ -174,4 +178,7 @@ def test_performance(endpoint: Endpoint, topic: str, transactional_id: str) -> N
     end(endpoint.bootstrap, topic)
     found = ConfluentTransactional(endpoint.bootstrap).read(topic, PARTITIONS, is_committed=True)
     assert sum(map(len, found.values())) == PERFORMED
-    assert one(transactions(endpoint, "list"), TransactionalId=transactional_id)["TransactionState"] == "CompleteCommit"
+    assert (
+        one(transactions(endpoint.bootstrap, "list"), TransactionalId=transactional_id)["TransactionState"]
+        == "CompleteCommit"
+    )
