@@ -96,6 +96,7 @@ class AdminClient(Protocol):
     def list_group_offsets(self, group_specs: Sequence[str]) -> dict[str, dict[Any, Any]]: ...
     def delete_groups(self, group_ids: Sequence[str]) -> dict[str, str]: ...
     def alter_group_offsets(self, group_id: str, offsets: Mapping[Any, Any]) -> dict[Any, Any]: ...
+    def describe_features(self) -> dict[str, dict[str, Any]]: ...
     def describe_cluster(self) -> dict[str, Any]: ...
     def describe_acls(self, acl_filter: Any) -> tuple[list[Any], Any]: ...
     def create_acls(self, acls: Sequence[Any]) -> dict[str, list[Any]]: ...
@@ -118,6 +119,8 @@ COORDINATOR_ERRORS = (
 )  # fmt: skip
 """Errors of a coordinator during its loading, its search, or the end of the transaction before."""
 RETRY_WAIT_S = 0.2
+SERVER_SHARE = 0.8
+"""Part of ``--timeout`` after which the server is to say that a change is not done."""
 NODES_MAX = 20
 """Servers of a cluster that are probed for why a command got no response."""
 
@@ -254,6 +257,11 @@ def knock(servers: str, timeout_s: float, settings: Settings = WITHOUT_CONFIG) -
             causes.append(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
     where = ",".join(f"{host}:{port}" for host, port in addresses)
     raise ServerUnreachable(f"cannot reach {where}: is `bmq serve` running? ({'; '.join(causes)})")
+
+
+def server_timeout_ms(arguments: argparse.Namespace) -> int:
+    """Return the time in ms that the server has: it must respond, with the reason, before the client gives up."""
+    return max(1, int(arguments.timeout * 1000 * SERVER_SHARE))
 
 
 def of_coordinator(arguments: argparse.Namespace, call: Callable[..., Result], *values: object) -> Result:

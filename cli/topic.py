@@ -10,7 +10,7 @@ from typing import Any
 from kafka import TopicPartition
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 
-from bmq.cli.admin_client import AdminClient, check, describe_code, read_error
+from bmq.cli.admin_client import AdminClient, check, describe_code, read_error, server_timeout_ms
 from bmq.cli.cleaning import CleaningReader, CleaningUnknown, print_cleaning
 from bmq.cli.group.offsets import PartitionEnds, ends_of
 from bmq.cli.output import fail, format_size, print_json, print_table, printable
@@ -18,10 +18,6 @@ from bmq.cli.topic_configs import configs_of, is_bmq_topic, values_of
 from bmq.cli.usage import UsageError
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused
-
-SERVER_SHARE = 0.8
-"""Part of ``--timeout`` after which the server is to say that a change is not done."""
-
 
 # ------------------------------------------------------------------------------------------------------------ list
 
@@ -58,7 +54,7 @@ def create(admin: AdminClient, arguments: argparse.Namespace) -> int:
     }
     response = admin.create_topics(
         {arguments.name: wanted},
-        timeout_ms=_timeout_ms(arguments),
+        timeout_ms=server_timeout_ms(arguments),
         validate_only=arguments.validate_only,
         raise_errors=False,
     )
@@ -279,7 +275,7 @@ def alter(admin: AdminClient, arguments: argparse.Namespace) -> int:
     if arguments.partitions is not None:
         added = admin.create_partitions(
             {arguments.name: arguments.partitions},
-            timeout_ms=_timeout_ms(arguments),
+            timeout_ms=server_timeout_ms(arguments),
             validate_only=False,
             raise_errors=False,
         )
@@ -296,7 +292,7 @@ def alter(admin: AdminClient, arguments: argparse.Namespace) -> int:
 def delete(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Delete the topics.  Returns 1 if one of them could not be deleted; the others are."""
     status = 0
-    response = admin.delete_topics(arguments.names, timeout_ms=_timeout_ms(arguments), raise_errors=False)
+    response = admin.delete_topics(arguments.names, timeout_ms=server_timeout_ms(arguments), raise_errors=False)
     for result in response["topics"]:
         name, code = result["name"], result["error_code"]
         if code == ErrorCode.NONE:
@@ -320,8 +316,3 @@ def _say(arguments: argparse.Namespace, text: str, **fields: object) -> int:
 
 def _count(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
-
-
-def _timeout_ms(arguments: argparse.Namespace) -> int:
-    """Return the time in ms that the server has: it must respond, with the reason, before the client gives up."""
-    return max(1, int(arguments.timeout * 1000 * SERVER_SHARE))

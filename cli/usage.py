@@ -63,6 +63,14 @@ def replication_factor(text: str) -> int:
     return _number(text, 1, INT16_MAX)
 
 
+def feature_level(text: str) -> tuple[str, int]:
+    """Return name and level of NAME=LEVEL.  Raises argparse.ArgumentTypeError if ``text`` is not of this form."""
+    name, equals, level = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=LEVEL")
+    return name, _number(level, 0, INT16_MAX)
+
+
 def _number(text: str, least: int, largest: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX and int(text) >= least):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} up")

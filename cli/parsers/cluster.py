@@ -14,16 +14,16 @@ from bmq.cli.parsers.common import (
     add_profile,
 )
 from bmq.cli.parsers.late import Late
-from bmq.cli.usage import partition_number
+from bmq.cli.usage import feature_level, partition_number
 
 _DESCRIPTION = """\
 Show a running cluster as a whole, and act on it: drain, balance, move or log-level.
 
 status, drain, balance, move and log-level ask a server's HTTP address (--http), any of the cluster's. A MEMBER is one
 process of it: its incarnation as `bmq cluster status` prints it, the beginning of that if it is unique, or one of
-its addresses as HOST:PORT. configs, and status with --bootstrap-server, work on any Kafka cluster. doctor checks
-root, store and members from outside, with servers running or not. rebuild and merge-root need all servers stopped.
-add-scram writes a user into the store.
+its addresses as HOST:PORT. configs, features, and status with --bootstrap-server, work on any Kafka cluster. doctor
+checks root, store and members from outside, with servers running or not. rebuild and merge-root need all servers
+stopped. add-scram writes a user into the store.
 """
 
 
@@ -53,6 +53,12 @@ log_level counts again. `default` removes it before that.
 """
 
 
+_FEATURES_NOTE = """
+The cluster makes all changes of a command, or no change. A lowered level is held until a command raises it. The
+cluster refuses an unsafe downgrade: processes would misread data of the higher level.
+"""
+
+
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], text: str) -> None:
     """Add the command's parser; ``text`` is its line in the help of ``bmq``."""
     parser = commands.add_parser(
@@ -64,7 +70,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], te
     )
     actions = parser.add_subparsers(
         dest="action",
-        metavar="status|doctor|drain|balance|move|log-level|configs|rebuild|merge-root|add-scram",
+        metavar="status|doctor|drain|balance|move|log-level|configs|features|rebuild|merge-root|add-scram",
         required=True,
     )
     _add_status(actions)
@@ -82,6 +88,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], te
     )
     showing.add_argument("--node", type=int, metavar="ID", help="only of this server")
     showing.add_argument("--all", action="store_true", help="also defaults")
+    _add_features(actions)
 
 
 def _add_status(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -103,6 +110,28 @@ def _add_status(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_command_config(parser)
     add_profile(parser)
     parser.set_defaults(run=Late("bmq.cli.cluster.status", "run"), command=Late("bmq.cli.cluster.status", "over_kafka"))
+
+
+def _add_features(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = add_command(
+        actions,
+        "features",
+        Late("bmq.cli.cluster.features", "features"),
+        "print the levels of features, or raise and lower them",
+        "bmq cluster features --downgrade transaction.version=1 --dry-run",
+    )
+    parser.description = f"{parser.description}\n{_FEATURES_NOTE}"
+    for option, text in (("--upgrade", "raise a feature's level"), ("--downgrade", "lower a feature's level")):
+        parser.add_argument(
+            option,
+            type=feature_level,
+            action="append",
+            default=[],
+            metavar="NAME=LEVEL",
+            help=f"{text}; may be repeated",
+        )
+    parser.add_argument("--dry-run", action="store_true", help="ask whether the change is allowed, and change nothing")
 
 
 def _add_operations(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

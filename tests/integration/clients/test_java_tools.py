@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.services.kafka_tools import TOOL_TIMEOUT_S, ToolOutput, run_tool, too
 
 pytestmark = pytest.mark.clients
 
+BMQ = str(Path(sys.executable).with_name("bmq"))
 PARTITIONS = 3
 RECORDS = 2_000
 RECORD_BYTES = 100
@@ -211,6 +213,70 @@ def test_a_feature_is_lowered_and_raised(endpoint: Endpoint, tool: Tool) -> None
         raised = tool("FeatureCommand", "upgrade", "--feature", "transaction.version=2")
     assert "transaction.version was upgraded to 2." in raised.stdout
     assert finalized(tool) == 2
+
+
+UNKNOWN = "The controller does not support this feature."
+UNSAFE = "is not safe, and is refused: what was written at the present version would be misread."
+
+
+@pytest.mark.parametrize(
+    ("command", "reasons"),
+    [
+        ("upgrade --feature transaction.version=3 --dry-run", ["Can not upgrade transaction.version to 3."]),
+        ("upgrade --feature nonsense=1", ["Could not upgrade nonsense to 1.", UNKNOWN]),
+        ("disable --feature transaction.version", ["Could not disable transaction.version.", UNSAFE]),
+        ("downgrade --feature transaction.version=0 --unsafe", ["Could not downgrade transaction.version", UNSAFE]),
+        ("upgrade --release-version 4.3-IV0", ["metadata.version to 30.", UNKNOWN, "7 out of 7 operation(s) failed."]),
+        ("downgrade --metadata 4.0-IV3 --dry-run", ["Can not downgrade metadata.version to 25.", UNKNOWN]),
+        ("upgrade --feature transaction.version=two", ["unable to parse two as a short."]),
+        # Neither of two changes is made if the cluster refuses the other one.
+        (
+            "downgrade --feature transaction.version=1 --feature compaction.version=0",
+            ["Could not downgrade transaction.version to 1.", UNSAFE, "2 out of 2 operation(s) failed."],
+        ),
+    ],
+)
+def test_a_refused_change_of_features_says_why(
+    endpoint: Endpoint, tool: Tool, command: str, reasons: list[str]
+) -> None:
+    refused = tool("FeatureCommand", *command.split(), codes=(1,))
+    for reason in reasons:
+        assert reason in refused.stdout + refused.stderr
+    assert own_levels(endpoint) == {"compaction.version": 1, "transaction.version": 2}
+
+
+def test_a_dry_run_changes_no_feature(endpoint: Endpoint, tool: Tool) -> None:
+    dry = tool("FeatureCommand", "downgrade", "--feature", "transaction.version=1", "--dry-run")
+    assert dry.lines == ["transaction.version can be downgraded to 1."]
+    assert finalized(tool) == 2
+    same = tool("FeatureCommand", "upgrade", "--feature", "transaction.version=2", "--dry-run")
+    assert same.lines == ["transaction.version can be upgraded to 2."]
+
+
+def test_tables_of_features(tool: Tool) -> None:
+    """The tool has these tables itself; they know the feature that BMQ shares with Kafka."""
+    assert "transaction.version=2" in tool("FeatureCommand", "version-mapping").lines
+    needed = tool("FeatureCommand", "feature-dependencies", "--feature", "transaction.version=2")
+    assert needed.lines == ["transaction.version=2 has no dependencies."]
+
+
+def own_levels(endpoint: Endpoint, *arguments: str) -> dict[str, int]:
+    """Return the levels that `bmq cluster features` prints, by feature."""
+    command = [BMQ, "cluster", "features", "--json", "--bootstrap-server", endpoint.bootstrap, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=True)
+    return {each["feature"]: each["level"] for each in map(json.loads, done.stdout.splitlines())}
+
+
+def test_own_command_sets_features(endpoint: Endpoint, tool: Tool) -> None:
+    """`bmq cluster features` changes what kafka-features.sh shows; a dry run changes nothing."""
+    assert own_levels(endpoint, "--downgrade", "transaction.version=1", "--dry-run") == {"transaction.version": 1}
+    assert own_levels(endpoint)["transaction.version"] == 2
+    try:
+        own_levels(endpoint, "--downgrade", "transaction.version=1")
+        assert finalized(tool) == 1
+    finally:
+        own_levels(endpoint, "--upgrade", "transaction.version=2")
+    assert own_levels(endpoint)["transaction.version"] == 2
 
 
 def test_performance(endpoint: Endpoint, tool: Tool, topic: str) -> None:

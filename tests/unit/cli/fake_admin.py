@@ -284,6 +284,12 @@ class FakeAdmin:
 
     # --------------------------------------------------------------------------------------------------- cluster
 
+    def describe_features(self) -> dict[str, dict[str, Any]]:
+        return {
+            "transaction.version": {"supported": (0, 2), "finalized": (2, 2), "finalized_epoch": 5},
+            "compaction.version": {"supported": (0, 1)},
+        }
+
     def describe_cluster(self) -> dict[str, Any]:
         return {
             "cluster_id": "abcdefghijklmnopqrstuv",
