@@ -25,7 +25,7 @@ BOUNDS = {
     "tests/unit/proxy": 6,
     "tests/unit/server": 10,
     "tests/unit/simulation": 1,
-    "tests/unit/storage": 11,
+    "tests/unit/storage": 8,
 }
 """Namespaces made in the tests of each folder.  No number rises."""
 

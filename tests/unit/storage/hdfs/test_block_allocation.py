@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bmq.storage.filesystem import OutOfSpace, PipelineFailed, StorageError, StorageUnavailable
+from bmq.storage.filesystem import Lease, OutOfSpace, PipelineFailed, StorageError, StorageUnavailable
 from bmq.storage.hdfs import block_allocation
 from bmq.storage.hdfs import messages_pb2 as pb
-from bmq.storage.hdfs.block_allocation import Exclusions, _drop_responding
+from bmq.storage.hdfs.auth import SimpleAuthenticator
+from bmq.storage.hdfs.block_allocation import Exclusions, LeasedFile, _drop_responding
 from bmq.storage.hdfs.context import HdfsClient
 from bmq.storage.hdfs.datanode import NodeUnreachable, node_name
 from bmq.storage.hdfs.pipeline import Pipeline, SetupTimedOut
@@ -49,13 +49,20 @@ async def test_a_pipeline_that_does_not_open_is_no_room_only_if_its_datanodes_re
     monkeypatch.setattr(block_allocation, "_abandon", nothing)
     monkeypatch.setattr(block_allocation, "_create_setup", lambda *_: None)
     monkeypatch.setattr(block_allocation, "open_pipeline", fails)
-    client: Any = SimpleNamespace(
-        settings=HdfsSettings(), suspected=set, suspect=lambda _: None, datanodes=SimpleNamespace(silent=asked)
+    client = HdfsClient.build((("127.0.0.1", 1),), "h", HdfsSettings(), SimpleAuthenticator("alice"))
+    monkeypatch.setattr(client.datanodes, "silent", asked)
+    file = LeasedFile(
+        path="/f",
+        lease=Lease(paths=("/f",), holder="h", file_id=1),
+        block_bytes=128 << 20,
+        replication=3,
+        chunk_bytes=512,
+        all_copies=False,
     )
-    file: Any = SimpleNamespace(path="/f", chunk_bytes=512, all_copies=False)
     with pytest.raises(error) as caught:
         await block_allocation.open_new_block(client, file, base=0, advised=set())
     assert type(caught.value) is error
+    await client.close()
 
 
 @pytest.mark.slow
