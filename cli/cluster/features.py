@@ -52,7 +52,7 @@ def features(admin: AdminClient, arguments: argparse.Namespace) -> int:
 
 
 def _print_levels(found: Mapping[str, Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print the level of each feature, and the levels that the server which responded supports."""
+    """Print the level of each feature, and the levels supported by the responding server."""
     rows = [
         (name, each.get("finalized", (0, 0))[1], *each.get("supported", (0, 0)), each.get("finalized_epoch"))
         for name, each in sorted(found.items())
