@@ -35,19 +35,9 @@ from tests.simulation.cluster_world import ClusterWorld
 from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
 from tests.simulation.kafka_clients import Refused, check, create_topic, pause, produce
 from tests.simulation.kafka_world import CONFIG
+from tests.simulation.transaction_attempts import GROUP, INPUT, OUTPUT, OUTPUTS, SIDE, Applications, Dead
 from tests.simulation.transaction_checks import check_decided, check_forgotten, check_records, check_replays
-from tests.simulation.transaction_clients import (
-    GROUP,
-    INPUT,
-    OUTPUT,
-    OUTPUTS,
-    SIDE,
-    Applications,
-    CommittedReader,
-    Dead,
-    Instance,
-    position_of,
-)
+from tests.simulation.transaction_clients import Instance
 from tests.simulation.transaction_faults import (
     all_die,
     delete_and_create,
@@ -61,6 +51,7 @@ from tests.simulation.transaction_faults import (
     switch_levels,
 )
 from tests.simulation.transaction_points import POINTS, Points, step_of, watched
+from tests.simulation.transaction_readers import CommittedReader, position_of
 
 HISTORIES = Histories(module=__name__, seeds=seeds_wanted() // 60 or 1, blocks=10)
 TRANSACTIONAL = replace(CONFIG, transaction_state_log_num_partitions=2)

@@ -18,17 +18,8 @@ from tests.harness.network import Disconnected
 from tests.simulation.cluster_checks import Through
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld
 from tests.simulation.kafka_clients import Client, Refused, check
-from tests.simulation.transaction_clients import (
-    INPUT,
-    OUTPUT,
-    OUTPUTS,
-    Applications,
-    Attempt,
-    CommittedReader,
-    Outcome,
-    position_of,
-    stable_offset,
-)
+from tests.simulation.transaction_attempts import INPUT, OUTPUT, OUTPUTS, Applications, Attempt, Outcome
+from tests.simulation.transaction_readers import CommittedReader, position_of, stable_offset
 
 FORGOTTEN_S = 30.0
 """From the expiration of a transactional id until a search has found it, and its removal is durable."""

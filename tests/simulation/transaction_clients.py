@@ -2,7 +2,7 @@
 
 An ``Application`` has a transactional id and a partition of the input.  Its instances come and go: one dies in the
 middle of anything, a second begins while the first goes on and is fenced, one leaves its transaction open until the
-time-out.  An ``Attempt`` is one transaction as its client knows it.
+time-out.
 
 Clients are of three ``Kind``s.  The version of a client's transactions follows the cluster's level of
 ``transaction.version``, as in the library that the kind is named after:
@@ -17,14 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 from typing import Any
 
-from kafka.protocol.consumer import FetchRequest, FetchResponse, OffsetFetchRequest, OffsetFetchResponse
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
@@ -44,16 +41,23 @@ from kafka.protocol.producer import (
 from bmq.core.errors import ErrorCode
 from bmq.core.features import TRANSACTION_VERSION
 from bmq.core.records.batch import TRANSACTIONAL, Record, build_batch
-from bmq.core.records.control import Marker, marker_of
-from bmq.core.records.cursor import read_batches
-from bmq.core.records.reader import read_records
 from tests.harness.network import Disconnected
-from tests.simulation.kafka_clients import BYTES_MAX, Client, Refused, World, check, pause
+from tests.simulation.kafka_clients import Refused, World, pause
+from tests.simulation.transaction_attempts import (
+    AGAIN,
+    GROUP,
+    INPUT,
+    OUTPUT,
+    OUTPUTS,
+    SIDE,
+    Applications,
+    Attempt,
+    Claim,
+    Dead,
+    Outcome,
+)
+from tests.simulation.transaction_readers import position_of
 
-GROUP, INPUT, OUTPUT = "g", "in", "out"
-OUTPUTS = 2
-SIDE = "side"
-"""A topic of one partition that is deleted and created again: some transactions write to it."""
 TIMEOUTS_MS = (700, 4_000, 15_000)
 LATE = 0.3
 """Share of the transactions aborted by a client of version 1 that a late batch follows."""
@@ -61,7 +65,6 @@ SIDES = 0.15
 """Share of the transactions with a record in ``SIDE``."""
 IDLE = 0.3
 """Share of the transactions before which a client does nothing for about as long as its transactional id is kept."""
-_AGAIN = {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.CONCURRENT_TRANSACTIONS}
 _DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 _FENCED = {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 
@@ -76,75 +79,6 @@ class Kind(Enum):
 
 KINDS = (Kind.OLD, Kind.FOLLOWS, Kind.FOLLOWS, Kind.RISES)
 """The kinds that instances are drawn from."""
-
-
-class Outcome(Enum):
-    """The outcome of a transaction, as far as its client knows."""
-
-    OPEN = "open"
-    COMMITTING = "committing"
-    COMMITTED = "committed"
-    ABORTING = "aborting"
-
-
-@dataclass
-class Attempt:
-    """One transaction: the records that were acknowledged in it, and the part of the input that it consumes."""
-
-    name: str
-    partition: int
-    begin: int
-    end: int
-    outcome: Outcome = Outcome.OPEN
-    records: dict[int, list[bytes]] = field(default_factory=dict)
-    """By partition of the output."""
-
-
-class Dead(Exception):
-    """The client is fenced, or has died."""
-
-
-@dataclass
-class Claim:
-    """One InitProducerId, sent until it is answered.  Without an answer it may still be on its way, and fence later."""
-
-    sent_s: float
-    answered_s: float = math.inf
-    sends: int = 0
-    answers: int = 0
-
-
-@dataclass
-class Applications:
-    """All that the clients of a history know."""
-
-    claims: dict[str, list[Claim]] = field(default_factory=lambda: defaultdict(list))
-    """By transactional id."""
-    switched: int = 0
-    """Changes of a client from one version to the other."""
-    sides: int = 0
-    """Records acknowledged in ``SIDE``."""
-    expiration_s: float = math.inf
-    """A transactional id without a transaction is forgotten after this, since its last use."""
-    expired: int = 0
-    """Instances whose transactional id was forgotten while they did nothing."""
-
-    attempts: dict[str, Attempt] = field(default_factory=dict)
-    """By name, in the order of their beginning."""
-    input: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    late: int = 0
-    """Late batches that were refused."""
-    refused: list[str] = field(default_factory=list)
-
-    def committed(self, partition: int) -> int:
-        """Return the input offset up to which commits were acknowledged."""
-        of = self.attempts.values()
-        return max((a.end for a in of if a.partition == partition and a.outcome is Outcome.COMMITTED), default=0)
-
-    def may_be_committed(self, partition: int) -> set[int]:
-        """Return the input offsets that may be committed by now."""
-        asked = (Outcome.COMMITTED, Outcome.COMMITTING)
-        return {0, *(a.end for a in self.attempts.values() if a.partition == partition and a.outcome in asked)}
 
 
 class Instance:
@@ -427,116 +361,7 @@ class Instance:
                     text = f"{self.name} is fenced by nobody: {response.__name__} {codes[0].name}"
                     self.world.observed.errors.append(text)
                 raise Dead(f"{response.__name__}: {codes[0].name}")
-            final = [code for code in codes if code in ends or not (code.is_retriable or code in _AGAIN)]
+            final = [code for code in codes if code in ends or not (code.is_retriable or code in AGAIN)]
             if final:
                 raise Refused(final[0])
             await pause(self.world)
-
-
-# -------------------------------------------------------------------------------------------------------------- readers
-
-
-async def position_of(world: World, known: Applications, client: Client, partition: int) -> int:
-    """Return the stable committed offset of an input partition, and compare it with what may be committed."""
-    while not world.is_over:
-        least = known.committed(partition)
-        try:
-            offset = await stable_offset(client, partition)
-        except Disconnected:
-            await pause(world)
-        except Refused as refused:
-            if not refused.code.is_retriable and refused.code not in _AGAIN:
-                raise
-            await pause(world)
-        else:
-            if offset < least or offset not in known.may_be_committed(partition):
-                allowed = f"{least} is acknowledged, {sorted(known.may_be_committed(partition))} may be committed"
-                world.observed.errors.append(f"the offset of {INPUT}-{partition} is {offset}: {allowed}")
-            return offset
-    raise Dead("the world is over")
-
-
-async def stable_offset(client: Client, partition: int) -> int:
-    """Return the committed offset of an input partition.  Raises Disconnected, and Refused while it is unstable."""
-    Topic = OffsetFetchRequest.OffsetFetchRequestTopic
-    topics = [Topic(name=INPUT, partition_indexes=[partition])]
-    request = OffsetFetchRequest(group_id=GROUP, topics=topics, require_stable=True)
-    response = await client.call(request, OffsetFetchResponse, 7)
-    check(response.error_code)
-    part = response.topics[0].partitions[0]
-    check(part.error_code)
-    return max(int(part.committed_offset), 0)
-
-
-class CommittedReader:
-    """A consumer of one partition of the output at read_committed, which leaves out what Kafka's leaves out."""
-
-    def __init__(self, world: World, known: Applications, partition: int) -> None:
-        self.world = world
-        self.known = known
-        self.partition = partition
-        self.offset = 0
-        self.values: dict[int, bytes] = {}
-        self.last_stable_offset = self.high_watermark = -1
-        self._version = world.rng.choice((4, 7, 11, 12))
-
-    async def follow(self) -> None:
-        """Read until the world is over."""
-        client = self.world.client()
-        while not self.world.is_over:
-            await self.poll(client)
-            await pause(self.world)
-        client.close()
-
-    async def poll(self, client: Client) -> None:
-        Topic = FetchRequest.FetchTopic
-        listed = Topic.FetchPartition(
-            partition=self.partition, current_leader_epoch=-1, fetch_offset=self.offset,
-            partition_max_bytes=self.world.rng.choice((50, 4000)),
-        )  # fmt: skip
-        request = FetchRequest(
-            replica_id=-1, max_wait_ms=self.world.rng.choice((0, 50, 500)), min_bytes=1, max_bytes=BYTES_MAX,
-            isolation_level=1, session_id=0, session_epoch=-1, topics=[Topic(topic=OUTPUT, partitions=[listed])],
-            forgotten_topics_data=[], rack_id="",
-        )  # fmt: skip
-        try:
-            response = await client.call(request, FetchResponse, self._version)
-            check(response.error_code)
-            part = response.responses[0].partitions[0]
-            check(part.error_code)
-        except Disconnected:
-            return
-        except Refused as refused:
-            if not refused.code.is_retriable:
-                self.world.observed.errors.append(f"reader of {OUTPUT}-{self.partition}: {refused}")
-            return
-        self.last_stable_offset, self.high_watermark = part.last_stable_offset, part.high_watermark
-        self._take(part)
-
-    def _take(self, part: Any) -> None:
-        waiting = sorted((each.first_offset, each.producer_id) for each in part.aborted_transactions or ())
-        hidden: set[int] = set()
-        start = self.offset
-        for batch in read_batches(memoryview(bytes(part.records or b""))):
-            self.offset = max(self.offset, batch.next_offset)
-            while waiting and waiting[0][0] <= batch.next_offset - 1:
-                hidden.add(waiting.pop(0)[1])
-            if batch.is_control:
-                if marker_of(batch) is Marker.ABORT:
-                    hidden.discard(batch.producer_id)
-            elif not (batch.is_transactional and batch.producer_id in hidden):
-                for record in read_records(batch, bytes_max=BYTES_MAX):
-                    if record.offset >= start:
-                        self._see(record.offset, bytes(record.value or b""))
-
-    def _see(self, offset: int, value: bytes) -> None:
-        """Note a record, whose transaction must have been asked to commit by now."""
-        known = self.values.setdefault(offset, value)
-        if known != value:
-            self.world.observed.errors.append(f"{OUTPUT}-{self.partition}: offset {offset} was {known!r}, is {value!r}")
-        attempt = self.known.attempts[value.partition(b"|")[0].decode()]
-        if attempt.outcome not in (Outcome.COMMITTING, Outcome.COMMITTED):
-            self.world.observed.errors.append(
-                f"{OUTPUT}-{self.partition}: a reader of committed records sees {value!r} at {offset}, whose"
-                f" transaction is {attempt.outcome.value} (rule 13)"
-            )

@@ -21,7 +21,7 @@ from tests.harness.network import Disconnected
 from tests.simulation.cluster_events import DOWN_S, run_in
 from tests.simulation.cluster_world import ClusterWorld, Process
 from tests.simulation.kafka_clients import create_topic, delete_topic
-from tests.simulation.transaction_clients import SIDE
+from tests.simulation.transaction_attempts import SIDE
 
 REBUILT_AFTER_S = (0.0, 5.0)
 """From the loss of the store until its rebuilding begins, at most."""
