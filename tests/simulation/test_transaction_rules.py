@@ -8,7 +8,7 @@ import pytest
 
 from bmq.meta import producer_ids
 from tests.harness.loop import run
-from tests.simulation import transaction_clients, transaction_points
+from tests.simulation import transaction_clients, transaction_points, transaction_producers
 from tests.simulation.test_transactional_clients import (
     History,
     committed,
@@ -35,9 +35,18 @@ def play(
     switches: bool = False,
     expires: bool = False,
     are_versions_mixed: bool = False,
+    has_ring: bool = False,
 ) -> History:
     """Run a history in which the fault befalls a process at the point; it is judged at its end."""
-    made = history(seed, point, fault, switches=switches, expires=expires, are_versions_mixed=are_versions_mixed)
+    made = history(
+        seed,
+        point,
+        fault,
+        switches=switches,
+        expires=expires,
+        are_versions_mixed=are_versions_mixed,
+        has_ring=has_ring,
+    )
     played = run(made, seed)
     assert played.points.has_befallen, f"nobody came to the point {played.points.count} times"
     assert committed(played) > 0, "nothing was committed"
@@ -82,7 +91,7 @@ def test_rule_12_a_batch_that_comes_after_the_end_of_its_transaction_is_refused(
 
 
 def test_rule_12_produce_and_commits_of_version_2_add_their_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_clients, "KINDS", (transaction_clients.Kind.FOLLOWS,))
+    monkeypatch.setattr(transaction_producers, "KINDS", (transaction_producers.Kind.FOLLOWS,))
     played = play(10, "before Verify", is_drained)
     assert not played.points.passed["before AddOffsetsToTxn"]
 
@@ -99,7 +108,7 @@ def test_rule_13_offsets_move_once_while_only_one_process_sees_the_move_of_a_gro
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All transactions of a producer have one epoch, and markers go where the shard was."""
-    monkeypatch.setattr(transaction_clients, "KINDS", (transaction_clients.Kind.OLD,))
+    monkeypatch.setattr(transaction_producers, "KINDS", (transaction_producers.Kind.OLD,))
     play(7, "after GroupMarker", views_stand_still)
 
 

@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
@@ -35,9 +36,9 @@ from tests.simulation.cluster_world import ClusterWorld
 from tests.simulation.histories import REPLAYED, Histories, seeds_wanted
 from tests.simulation.kafka_clients import Refused, check, create_topic, pause, produce
 from tests.simulation.kafka_world import CONFIG
-from tests.simulation.transaction_attempts import GROUP, INPUT, OUTPUT, OUTPUTS, SIDE, Applications, Dead
+from tests.simulation.transaction_attempts import GROUP, INPUT, OUTPUT, OUTPUTS, RING, SIDE, Applications, Dead, Outcome
 from tests.simulation.transaction_checks import check_decided, check_forgotten, check_records, check_replays
-from tests.simulation.transaction_clients import Instance
+from tests.simulation.transaction_clients import Instance, RingMember
 from tests.simulation.transaction_faults import (
     all_die,
     delete_and_create,
@@ -64,6 +65,8 @@ EXPIRING = replace(
 """Transactional ids expire while clients pause."""
 INPUTS, RECORDS = 2, 8
 """Partitions of the input, each of an application of its own, and their records."""
+TOKENS = 4
+"""Records that the ring begins with."""
 STARTED_S = 60.0
 """A cluster has begun by then, and the level of transactions is in force."""
 STRIDE = 101
@@ -97,6 +100,7 @@ class History:
     rng: Random
     points: Points
     known: Applications
+    has_ring: bool
     replays: int = 0
     """Shards that were compared with the replay of their log."""
     level_changes: int = 0
@@ -107,6 +111,8 @@ class History:
         await create_topic(world, INPUT, INPUTS)
         await create_topic(world, OUTPUT, OUTPUTS)
         await create_topic(world, SIDE, 1)
+        for topic in RING if self.has_ring else ():
+            await create_topic(world, topic, 1)
         async with asyncio.timeout(STARTED_S):
             for kind, key in ((0, GROUP), *((1, f"t{each}") for each in range(INPUTS))):
                 while not await self._is_served(kind, key):
@@ -114,6 +120,13 @@ class History:
         for partition in range(INPUTS):
             await produce(world, f"i{partition}", INPUT, partition, RECORDS)
             known.input[partition] = dict(sorted(world.observed.acked[INPUT, partition].items()))
+            known.sources.append((INPUT, partition))
+        known.outputs += [(OUTPUT, partition) for partition in range(OUTPUTS)]
+        if self.has_ring:
+            await produce(world, "token", RING[0], 0, TOKENS)
+            known.seeds.update(world.observed.acked[RING[0], 0].values())
+            known.sources += [(topic, 0) for topic in RING]
+            known.outputs += [(topic, 0) for topic in RING]
 
     async def _is_served(self, kind: int, key: str) -> bool:
         nodes = [place.process.node for place in self.world.places if place.process is not None]
@@ -129,12 +142,12 @@ class History:
             client.close()
         return True
 
-    async def application(self, partition: int) -> None:
+    async def application(self, make: Callable[[int, Random], Instance]) -> None:
         """Run instances one after the other, some of them beside the one before, until the world is over."""
         running: list[tuple[Instance, asyncio.Task[None]]] = []
         rng, number = Random(self.rng.random()), 0
         while not self.world.is_over:
-            instance = Instance(self.world, self.known, f"a{partition}-{number}", partition, rng)
+            instance = make(number, rng)
             number += 1
             task = asyncio.create_task(instance.run(rng.randint(1, 3)))
             running.append((instance, task))
@@ -146,12 +159,31 @@ class History:
             instance.kill()
             await task
 
+    def of_input(self, partition: int, number: int, rng: Random) -> Instance:
+        """Make an instance of the application of a partition of the input."""
+        source = (INPUT, partition)
+        return Instance(self.world, self.known, f"a{partition}-{number}", source, f"t{partition}", rng)
+
+    def of_ring(self, side: int, number: int, rng: Random) -> Instance:
+        """Make an instance of an application of the ring."""
+        return RingMember(self.world, self.known, f"r{side}-{number}", side, rng)
+
+    def applications(self) -> list[Callable[[int, Random], Instance]]:
+        """Return what makes the instances of each application."""
+        makers: list[Callable[[int, Random], Instance]] = [partial(self.of_input, each) for each in range(INPUTS)]
+        return makers + [partial(self.of_ring, side) for side in range(len(RING) if self.has_ring else 0)]
+
+    def hops(self) -> int:
+        """Return the hops of the ring that were acknowledged as committed."""
+        done = [each for each in self.known.attempts.values() if each.outcome is Outcome.COMMITTED]
+        return sum(len(each.records.get((topic, 0), [])) for each in done for topic in RING)
+
     async def ask_positions(self) -> None:
         """Ask for the applications' stable offsets, again and again."""
         client = self.world.client()
         while not self.world.is_over:
             with suppress(Dead):
-                await position_of(self.world, self.known, client, self.rng.randrange(INPUTS))
+                await position_of(self.world, self.known, client, self.rng.choice(self.known.sources))
             await pause(self.world, 1.0)
         client.close()
 
@@ -213,17 +245,20 @@ async def history(
     switches: bool | None = None,
     expires: bool | None = None,
     are_versions_mixed: bool | None = None,
+    has_ring: bool | None = None,
 ) -> History:
     """One history, judged.
 
     ``switches``: the level of ``transaction.version`` changes while clients run.  ``expires``: transactional ids expire
-    within seconds.  None: by lot.
+    within seconds.  ``has_ring``: two applications read each other's records.  None: by lot.
     """
     rng, lots = Random(seed), Random(f"{seed} of expiration and versions")
     if expires is None:
         expires = lots.random() < 0.3
     if are_versions_mixed is None:
         are_versions_mixed = lots.random() < 0.3
+    if has_ring is None:
+        has_ring = lots.random() < 0.4
     world = ClusterWorld(
         seed,
         config=EXPIRING if expires else TRANSACTIONAL,
@@ -239,17 +274,17 @@ async def history(
         with BugsTold(world), spoken(world), watched(world, rng) as points:
             build(world, rng)
             known = Applications(expiration_s=EXPIRATION_S if expires else math.inf)
-            played = History(world, rng, points, known)
+            played = History(world, rng, points, known, has_ring=has_ring)
             await played.begin()
             chosen = fault
             points.passed.clear()
             count = rng.choice((1, 1, 2, 5))
             points.choose(point, 1 if step_of(point) in RARE else count, lambda process: chosen(world, rng, process))
-            readers = [CommittedReader(world, played.known, partition) for partition in range(OUTPUTS)]
+            readers = [CommittedReader(world, played.known, key) for key in known.outputs]
             clients = [
                 asyncio.create_task(each)
                 for each in (
-                    *(played.application(partition) for partition in range(INPUTS)),
+                    *(played.application(make) for make in played.applications()),
                     *(reader.follow() for reader in readers),
                     played.ask_positions(),
                     played.compare_replays(),
@@ -278,7 +313,7 @@ def play(seed: int) -> History:
 
 def committed(played: History) -> int:
     """Return how many input records were consumed by committed transactions."""
-    return sum(played.known.committed(partition) for partition in range(INPUTS))
+    return sum(played.known.committed((INPUT, partition)) for partition in range(INPUTS))
 
 
 @HISTORIES.each_block

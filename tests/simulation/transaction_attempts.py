@@ -11,10 +11,20 @@ from bmq.core.errors import ErrorCode
 
 GROUP, INPUT, OUTPUT = "g", "in", "out"
 OUTPUTS = 2
+RING = ("ring0", "ring1")
+"""Topics of one partition: one application reads the first and writes the second, another the other way round."""
 SIDE = "side"
 """A topic of one partition that is deleted and created again: some transactions write to it."""
 AGAIN = frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.CONCURRENT_TRANSACTIONS})
 """Codes after which a client asks again, besides the retriable codes."""
+
+Key = tuple[str, int]
+"""A topic and a partition."""
+
+
+def writer_of(value: bytes) -> str:
+    """Return the name of the transaction that has written a record: the record's value begins with it."""
+    return value.partition(b"|")[0].decode()
 
 
 class Outcome(Enum):
@@ -26,17 +36,30 @@ class Outcome(Enum):
     ABORTING = "aborting"
 
 
+@dataclass(frozen=True)
+class Read:
+    """A record that a transaction has read."""
+
+    key: Key
+    offset: int
+    value: bytes
+
+
 @dataclass
 class Attempt:
-    """One transaction: the records that were acknowledged in it, and the part of the input that it consumes."""
+    """One transaction: the records that were sent in it, in order, and the part of its source that it consumes.
+
+    A client asks for the commit of a transaction only once all records are acknowledged.
+    """
 
     name: str
-    partition: int
+    source: Key
     begin: int
     end: int
     outcome: Outcome = Outcome.OPEN
-    records: dict[int, list[bytes]] = field(default_factory=dict)
-    """By partition of the output."""
+    records: dict[Key, list[bytes]] = field(default_factory=dict)
+    reads: list[Read] = field(default_factory=list)
+    """Of applications that read from a topic of the ring."""
 
 
 class Dead(Exception):
@@ -71,16 +94,30 @@ class Applications:
     attempts: dict[str, Attempt] = field(default_factory=dict)
     """By name, in the order of their beginning."""
     input: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    sources: list[Key] = field(default_factory=list)
+    """Partitions that applications consume, with offsets in their transactions."""
+    outputs: list[Key] = field(default_factory=list)
+    """Partitions that only transactions write, but for the ``seeds``."""
+    seeds: set[bytes] = field(default_factory=set)
+    """Values that were written to the ring without a transaction."""
+    acked: dict[Key, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
+    """The value of each acknowledged record, by offset."""
+    seen: dict[Key, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    """By offset of a transaction's record: the lowest end of the log in a response with this record."""
+    pipelined: int = 0
+    """Batches sent while another batch of the partition was in flight."""
+    repeated: int = 0
+    """Batches sent again."""
     late: int = 0
     """Late batches that were refused."""
     refused: list[str] = field(default_factory=list)
 
-    def committed(self, partition: int) -> int:
-        """Return the input offset up to which commits were acknowledged."""
+    def committed(self, source: Key) -> int:
+        """Return the offset of a source up to which commits were acknowledged."""
         of = self.attempts.values()
-        return max((a.end for a in of if a.partition == partition and a.outcome is Outcome.COMMITTED), default=0)
+        return max((a.end for a in of if a.source == source and a.outcome is Outcome.COMMITTED), default=0)
 
-    def may_be_committed(self, partition: int) -> set[int]:
-        """Return the input offsets that may be committed by now."""
+    def may_be_committed(self, source: Key) -> set[int]:
+        """Return the offsets of a source that may be committed by now."""
         asked = (Outcome.COMMITTED, Outcome.COMMITTING)
-        return {0, *(a.end for a in self.attempts.values() if a.partition == partition and a.outcome in asked)}
+        return {0, *(a.end for a in self.attempts.values() if a.source == source and a.outcome in asked)}

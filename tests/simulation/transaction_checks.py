@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
 from copy import copy
 from typing import Any
 
@@ -18,7 +17,15 @@ from tests.harness.network import Disconnected
 from tests.simulation.cluster_checks import Through
 from tests.simulation.cluster_world import ClusterClient, ClusterWorld
 from tests.simulation.kafka_clients import Client, Refused, check
-from tests.simulation.transaction_attempts import INPUT, OUTPUT, OUTPUTS, Applications, Attempt, Outcome
+from tests.simulation.transaction_attempts import RING, Applications, Attempt, Key, Outcome, writer_of
+from tests.simulation.transaction_isolation import (
+    aborted_reads,
+    broken_circles,
+    circular_flows,
+    disorder,
+    early_reads,
+    misplaced,
+)
 from tests.simulation.transaction_readers import CommittedReader, position_of, stable_offset
 
 FORGOTTEN_S = 30.0
@@ -29,14 +36,15 @@ _OPEN = {"Ongoing", "PrepareCommit", "PrepareAbort"}
 READ_BYTES, REPLAY_S = 1 << 20, 5.0
 
 
-async def _ends(client: Client, partition: int) -> tuple[int, int]:
-    """Return the last stable offset and the high watermark of an output partition."""
+async def _ends(client: Client, key: Key) -> tuple[int, int]:
+    """Return the last stable offset and the high watermark of a partition."""
+    topic, partition = key
     ends = []
     for isolation in (1, 0):
         Topic = ListOffsetsRequest.ListOffsetsTopic
         part = Topic.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=-1)
         request = ListOffsetsRequest(
-            replica_id=-1, isolation_level=isolation, topics=[Topic(name=OUTPUT, partitions=[part])]
+            replica_id=-1, isolation_level=isolation, topics=[Topic(name=topic, partitions=[part])]
         )
         response = await client.call(request, ListOffsetsResponse, 5)
         found = response.topics[0].partitions[0]
@@ -55,22 +63,22 @@ async def _transactions(client: Client) -> list[Any]:
     return list(response.transaction_states)
 
 
-async def _undecided(client: Client, inputs: Iterable[int]) -> list[str]:
-    """Return what is open, of the cluster's transactional ids and of the output's partitions.
+async def _undecided(client: Client, known: Applications) -> list[str]:
+    """Return what is open, of the cluster's transactional ids and of the partitions that transactions write.
 
-    Raises Refused while the offset of an input partition is unstable.
+    Raises Refused while the offset of a source is unstable.
     """
     found = [
         f"{each.transactional_id} is in {each.transaction_state}"
         for each in await _transactions(client)
         if each.transaction_state in _OPEN
     ]
-    for partition in range(OUTPUTS):
-        stable, end = await _ends(client, partition)
+    for key in known.outputs:
+        stable, end = await _ends(client, key)
         if stable != end:
-            found.append(f"{OUTPUT}-{partition} is stable up to {stable} of {end}")
-    for partition in inputs:
-        await stable_offset(client, partition)
+            found.append(f"{key} is stable up to {stable} of {end}")
+    for source in known.sources:
+        await stable_offset(client, source)
     return found
 
 
@@ -80,7 +88,7 @@ async def check_decided(world: ClusterWorld, known: Applications, hosts: list[st
         client = ClusterClient(world, host)
         while True:
             try:
-                found = await _undecided(client, known.input)
+                found = await _undecided(client, known)
             except (Disconnected, Refused) as error:
                 found = [f"{host}: {error}"]
             if not found:
@@ -111,29 +119,50 @@ async def check_forgotten(world: ClusterWorld, hosts: list[str], expiration_s: f
 async def check_records(world: ClusterWorld, known: Applications, host: str) -> None:
     """Check that committed transactions have all of their records, once, and others none; and what they consumed."""
     through = Through(world, host)
-    found: dict[str, dict[int, list[bytes]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[Key, list[bytes]]] = defaultdict(lambda: defaultdict(list))
+    readers = {key: CommittedReader(through, known, key) for key in known.outputs}
     client = ClusterClient(world, host)
-    for partition in range(OUTPUTS):
-        reader = CommittedReader(through, known, partition)
-        _, end = await _ends(client, partition)
+    for key, reader in readers.items():
+        _, end = await _ends(client, key)
         while reader.offset < end:
             await reader.poll(client)
         for _, value in sorted(reader.values.items()):
-            found[value.partition(b"|")[0].decode()][partition].append(value)
+            if value not in known.seeds:
+                found[writer_of(value)][key].append(value)
     for attempt in known.attempts.values():
-        records = {partition: values for partition, values in found.get(attempt.name, {}).items() if values}
+        records = {key: values for key, values in found.get(attempt.name, {}).items() if values}
         assert records in _allowed(attempt), f"{attempt} through {host}: readers get {records}"
-    for partition in known.input:
-        committed = [a for a in known.attempts.values() if a.partition == partition and a.name in found]
+    positions = {}
+    for source in known.sources:
+        committed = [a for a in known.attempts.values() if a.source == source and a.name in found]
         consumed = sorted((a.begin, a.end) for a in committed if a.end > a.begin)
         ends = [0, *(end for _, end in consumed)]
-        assert [begin for begin, _ in consumed] == ends[:-1], f"{INPUT}-{partition} is consumed as {consumed}"
-        offset = await position_of(through, known, client, partition)
-        assert offset == ends[-1], f"{INPUT}-{partition} is consumed as {consumed}, and its offset is {offset}"
+        assert [begin for begin, _ in consumed] == ends[:-1], f"{source} is consumed as {consumed}"
+        offset = positions[source] = await position_of(through, known, client, source)
+        assert offset == ends[-1], f"{source} is consumed as {consumed}, and its offset is {offset}"
     client.close()
+    wrong = _wrong(known, set(found), readers, positions)
+    assert not wrong, f"through {host}: {wrong}"
 
 
-def _allowed(attempt: Attempt) -> list[dict[int, list[bytes]]]:
+def _wrong(
+    known: Applications, committed: set[str], readers: dict[Key, CommittedReader], positions: dict[Key, int]
+) -> list[str]:
+    """Return what is wrong about the isolation of transactions, and about the order and the places of records."""
+    attempts = known.attempts
+    logs = {key: reader.log for key, reader in readers.items()}
+    ring = {key: readers[key].values for key in readers if key[0] in RING}
+    return [
+        *aborted_reads(attempts.values(), committed, known.seeds),
+        *(each for key, log in logs.items() for each in early_reads(key, known.seen[key], log)),
+        *circular_flows(attempts.values(), committed),
+        *disorder(attempts.values(), logs),
+        *misplaced(known.acked, logs),
+        *broken_circles(ring, attempts, known.seeds, positions),
+    ]
+
+
+def _allowed(attempt: Attempt) -> list[dict[Key, list[bytes]]]:
     """Return the records that readers of committed records may get of a transaction."""
     match attempt.outcome:
         case Outcome.COMMITTED:
