@@ -311,7 +311,7 @@ class HdfsFileSystem:
         """Fill ``parts``, and return how many bytes were read."""
         filled = 0
         if policy := _policy(full, file):
-            data = memoryview(await self._coded.read(full, policy, position, sum(map(len, parts))))
+            data = memoryview(await self._read_coded(full, policy, position, sum(map(len, parts))))
             for place in cut(parts, 0, len(data)):
                 place[:] = data[filled : filled + len(place)]
                 filled += len(place)
@@ -414,7 +414,7 @@ class HdfsFileSystem:
 
     async def _read_blocks(self, full: str, file: KnownFile, position: int, length: int) -> bytes:
         if policy := _policy(full, file):
-            return await self._coded.read(full, policy, position, length)
+            return await self._read_coded(full, policy, position, length)
         parts = []
         for located, start, stop, is_open in _stretches(file, position, position + length):
             is_large = stop - start >= self._client.settings.thread_read_min_bytes
@@ -422,6 +422,11 @@ class HdfsFileSystem:
             offset, shown = start - located.offset, file.shown
             parts.append(await read(self._client, located, offset, stop - start, is_open=is_open, shown=shown))
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _read_coded(self, full: str, policy: str, position: int, length: int) -> bytes:
+        """Read through hdfs-native, unless the NameNode denies the demand of encryption: the library obeys it alone."""
+        await self._client.encryption.refuse_denied()
+        return await self._coded.read(full, policy, position, length)
 
 
 def _policy(full: str, file: KnownFile) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from bmq.core.aio.tasks import OwnedTasks
 from bmq.core.logging.fields import fields
-from bmq.storage.filesystem import StorageError, Unsupported
+from bmq.storage.filesystem import StorageError, StorageUnavailable, Unsupported
 from bmq.storage.hdfs.encryption_keys import EncryptionKeys, Key
 
 EVERY_S = 3600.0
@@ -94,11 +94,26 @@ class TransferEncryption:
         """
         if self.keys is not keys:
             return True
+        await self._ask_soon()
+        return self.keys is not keys
+
+    async def refuse_denied(self) -> None:
+        """Raise StorageUnavailable while the NameNode denies the configuration's demand: for reads without ``keys``.
+
+        The NameNode is asked, unless it was asked a moment ago.  Without a demand nothing is asked.
+        """
+        if not self.demand:
+            return
+        await self._ask_soon()
+        if self.refusal:
+            raise StorageUnavailable(self.refusal)
+
+    async def _ask_soon(self) -> None:
+        """Have the NameNode asked, unless it was asked a moment ago, and wait a moment for the response."""
         if self._asking is None and self._monotonic_s() - self._asked_at >= PAUSE_S:
             self._start()
         if self._asking is not None:
             await asyncio.wait({self._asking}, timeout=WAIT_S)
-        return self.keys is not keys
 
     def _start(self) -> None:
         if self._asking is None:

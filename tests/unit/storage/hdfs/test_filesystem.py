@@ -351,6 +351,15 @@ async def test_a_file_that_is_erasure_coded_is_read_by_its_own_reader(monkeypatc
         out = bytearray(6)
         assert await fs.read_into("/f", 0, memoryview(out)) == 4
         assert out == b"data\0\0"
+
+        async def refuse_denied() -> None:
+            raise StorageUnavailable("the demand of encryption is denied")
+
+        monkeypatch.setattr(fs._client.encryption, "refuse_denied", refuse_denied)
+        for denied in (fs.read("/f", 0, 4), fs.read_into("/f", 0, memoryview(out))):
+            with pytest.raises(StorageUnavailable, match="is denied"):
+                await denied
+        assert len(asked) == 4, "the library reads nothing then"
     assert {call[:2] for call in asked} == {("/f", "XOR-2-1-1024k")}
 
 

@@ -125,6 +125,26 @@ async def test_demanded_encryption_is_never_given_up(caplog: pytest.LogCaptureFi
         assert caplog.text.count("nothing is sent") == 2, "once for each switch"
 
 
+async def test_a_library_that_reads_by_itself_is_refused_while_the_demand_is_denied() -> None:
+    """Coded files are read through hdfs-native, which obeys the NameNode alone."""
+    async with begun(is_encrypted=True, demand="nothing is sent") as cluster:
+        await cluster.encryption.refuse_denied()
+        cluster.is_encrypted = False
+        await cluster.encryption.refuse_denied()
+        assert cluster.questions == 2, "asked a moment ago"
+        cluster.now_s += PAUSE_S
+        for _ in range(2):
+            with pytest.raises(StorageUnavailable, match="nothing is sent"):
+                await cluster.encryption.refuse_denied()
+        assert cluster.questions == 3
+        cluster.now_s += PAUSE_S
+        cluster.is_encrypted = True
+        await cluster.encryption.refuse_denied()
+    async with begun(is_encrypted=False) as cluster:
+        await cluster.encryption.refuse_denied()
+        assert cluster.questions == 1, "nothing is demanded"
+
+
 async def test_a_caller_that_gives_up_leaves_the_question_to_others() -> None:
     async with begun(is_encrypted=False) as cluster:
         cluster.is_encrypted = True
