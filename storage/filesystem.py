@@ -283,14 +283,15 @@ class FileSystem(Protocol):
         NotAllowed if storage refuses, Unsupported if it does not know the user or group, and NoSuchFile.
         """
 
-    async def concat(self, target: str, sources: Sequence[str]) -> None:
+    async def concat(self, target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         """Append the closed ``sources`` (same folder) to the closed ``target`` and remove them, atomically, no copy.
 
         On a local root it is atomic for readers only: sources may be left, each a copy of a part of the target.  After
         a StorageUnavailable the files may be joined, on any root.  Raises LeaseLost if a writer or another call holds a
-        file, or has replaced or deleted it meanwhile.  Raises Unjoinable if storage never joins these files: HDFS
-        refuses sources whose ``block_bytes`` are more than the target's, and sources of another coding.  Any other
-        refusal may pass.
+        file, or has replaced or deleted it meanwhile.  Raises LeaseLost, too, if the target is not ``target_bytes``
+        long: another call has joined files to it since, perhaps these.  None allows any length.  HDFS ignores it, since
+        a call leaves no source there.  Raises Unjoinable if storage never joins these files: HDFS refuses sources whose
+        ``block_bytes`` are more than the target's, and sources of another coding.  Any other refusal may pass.
         """
 
     async def probe(self, node: str) -> bool:
@@ -410,20 +411,23 @@ async def read_parts(fs: FileSystem, path: str, position: int, lengths: Sequence
 class DeletesJoined(Protocol):
     """An adapter whose ``concat`` takes several steps, and locks its files meanwhile."""
 
-    async def delete_joined(self, target: str, sources: Sequence[str]) -> None:
+    async def delete_joined(self, target: str, sources: Sequence[str], joined_bytes: int) -> None:
         """Do what the function ``delete_joined`` does."""
 
 
-async def delete_joined(fs: FileSystem, target: str, sources: Sequence[str]) -> None:
+async def delete_joined(fs: FileSystem, target: str, sources: Sequence[str], joined_bytes: int) -> None:
     """Delete ``sources`` whose bytes the target has, first to last, as a ``concat`` that did not end was about to.
 
     The target's contents are on disk before a source is deleted.  With an adapter that is a ``DeletesJoined``, no
     ``concat`` of these files is under way meanwhile: raises LeaseLost, and deletes nothing, if another call holds one
-    of them.  Raises NoSuchFile if a file is gone.
+    of them.  Raises LeaseLost, too, if the target is not ``joined_bytes`` long any more: the caller has judged another
+    file.  Raises NoSuchFile if a file is gone.
     """
     if isinstance(fs, DeletesJoined):
-        await fs.delete_joined(target, sources)
+        await fs.delete_joined(target, sources, joined_bytes)
         return
-    await fs.fence(Lease(paths=(target,), holder="", file_id=0), sync=True)
+    length = await fs.fence(Lease(paths=(target,), holder="", file_id=0), sync=True)
+    if length != joined_bytes:
+        raise LeaseLost(f"{target} is {length} bytes long, not {joined_bytes}")
     for source in sources:
         await fs.delete(source)

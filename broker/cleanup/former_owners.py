@@ -276,9 +276,9 @@ class FormerOwners:
         files = [path.log(source) for source in sources]
         try:
             if is_half_done:
-                await delete_joined(self._fs, path.log(target), files)
+                await delete_joined(self._fs, path.log(target), files, members[0].length)
             else:
-                await self._fs.concat(path.log(target), files)
+                await self._fs.concat(path.log(target), files, members[0].length)
         except NoSuchFile:
             return False  # its writer was faster, or is under way: the next look finds the files that are left
         except Unjoinable:

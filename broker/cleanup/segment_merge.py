@@ -181,7 +181,7 @@ class SegmentMerger:
             await self._fs.delete(draft)
             raise
         try:
-            await self._fs.concat(path.log(target), [path.log(source) for source in sources])
+            await self._fs.concat(path.log(target), [path.log(source) for source in sources], parts[0].position)
         except (StorageUnavailable, LeaseLost):
             raise
         except StorageError as error:

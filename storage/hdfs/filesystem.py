@@ -372,7 +372,7 @@ class HdfsFileSystem:
             await namenode.set_permission(full, access.mode)
         return True
 
-    async def concat(self, target: str, sources: Sequence[str]) -> None:
+    async def concat(self, target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         full_target = self._address.full_path(target)
         full_sources = [self._address.full_path(source) for source in sources]
         for full in (full_target, *full_sources):

@@ -146,7 +146,7 @@ class WebHdfsFileSystem:
     async def set_access(self, path: str, access: Access) -> bool:
         self._refuse("set_access")
 
-    async def concat(self, target: str, sources: Sequence[str]) -> None:
+    async def concat(self, target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         self._refuse("concat")
 
     async def probe(self, node: str) -> bool:

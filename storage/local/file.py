@@ -252,8 +252,8 @@ class Folders:
                 del self._changed[folder]
         for folder in [folder for folder in failures if not self._changed[folder]]:
             text = (
-                "cannot sync a folder whose names changed: its new files are not safe from a loss of power, and sync"
-                " flushes of files below it fail; mend its disk or its rights"
+                "cannot sync a folder whose names changed: a loss of power may undo them, and sync flushes of files"
+                " below it fail; mend its disk or its rights"
             )
             _log.warning(text, extra=fields(path=folder, error=failures[folder]))
         self._changed.update(dict.fromkeys(failures, True))

@@ -163,18 +163,18 @@ class LocalFileSystem:
     async def set_access(self, path: str, access: Access) -> bool:
         return await self._do(path, lambda: give(self._real(path), access))
 
-    async def concat(self, target: str, sources: Sequence[str]) -> None:
+    async def concat(self, target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         """Join files as ``FileSystem.concat``; this copies bytes, unlike HDFS.
 
         It is atomic all the same.  See ``_concat`` for what a crash leaves.  The thread of a cancelled call goes on:
         until its end, the next call of these files raises LeaseLost, or NoSuchFile.
         """
         check_concat(target, sources)
-        await self._do(target, lambda: self._concat(target, sources))
+        await self._do(target, lambda: self._concat(target, sources, target_bytes))
 
-    async def delete_joined(self, target: str, sources: Sequence[str]) -> None:
+    async def delete_joined(self, target: str, sources: Sequence[str], joined_bytes: int) -> None:
         """Delete files as ``bmq.storage.filesystem.delete_joined``."""
-        await self._do(target, lambda: self._delete_joined(target, sources))
+        await self._do(target, lambda: self._delete_joined(target, sources, joined_bytes))
 
     async def probe(self, node: str) -> bool:
         """Return True: a folder has no nodes."""
@@ -457,7 +457,7 @@ class LocalFileSystem:
         self._folders.changed(os.path.dirname(real))
         return True
 
-    def _concat(self, target: str, sources: Sequence[str]) -> None:
+    def _concat(self, target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         """Join into a temporary file, put it in the target's place in one step, then delete the sources.
 
         All files are locked meanwhile, so that no append is acknowledged into a file that is being replaced, and no
@@ -483,16 +483,19 @@ class LocalFileSystem:
         self._folders.make_room(folder)
         with ExitStack() as stack:
             parts = [_opened_closed_file(stack, self._real(path), path) for path in (target, *sources)]
+            if target_bytes is not None:
+                _check_length(parts[0], target, target_bytes)
             for crashed in _temporary_copies(real):
                 crashed.unlink(missing_ok=True)
-            # Without O_APPEND, which copy_file_range refuses.
-            fd = _opened(stack, joined, (_WRITE | os.O_CREAT | os.O_EXCL) & ~os.O_APPEND, 0o644)
-            give_like(fd, os.fstat(parts[0]), target)
             try:
+                # Without O_APPEND, which copy_file_range refuses.
+                fd = _opened(stack, joined, (_WRITE | os.O_CREAT | os.O_EXCL) & ~os.O_APPEND, 0o644)
+                give_like(fd, os.fstat(parts[0]), target)
                 for part in parts:
                     copy_bytes(part, fd)
                 raise_fence(fd)
                 os.fsync(fd)
+                _check_name(parts[0], real, target)  # retention needs no lock to delete the target
                 os.replace(joined, real)
             except BaseException:
                 Path(joined).unlink(missing_ok=True)  # the sweeper may have come first
@@ -507,9 +510,10 @@ class LocalFileSystem:
                 cause = translate(error, target)
                 raise StorageUnavailable(f"joined, but its sources are not yet deleted: {cause}") from error
 
-    def _delete_joined(self, target: str, sources: Sequence[str]) -> None:
+    def _delete_joined(self, target: str, sources: Sequence[str], joined_bytes: int) -> None:
         with ExitStack() as stack:
             fd = _locked_file(stack, self._real(target), target)
+            _check_length(fd, target, joined_bytes)
             for source in sources:
                 _locked_file(stack, self._real(source), source)
             raise_fence(fd)
@@ -582,9 +586,24 @@ def _locked_file(stack: ExitStack, real: str, path: str) -> int:
     """
     fd = _opened(stack, real, _READ)
     take_lock(fd, path)
+    _check_name(fd, real, path)
+    return fd
+
+
+def _check_name(fd: int, real: str, path: str) -> None:
+    """Raise LeaseLost if the open file does not have this name any more."""
     if not has_name(fd, real):
         raise LeaseLost(f"{path} was replaced or deleted meanwhile")
-    return fd
+
+
+def _check_length(fd: int, path: str, length: int) -> None:
+    """Raise LeaseLost if the locked file has another length: a call that has ended since may have joined files to it.
+
+    Its sources, or some of them, may still be there: a second join would append their bytes twice.
+    """
+    size = os.fstat(fd).st_size
+    if size != length:
+        raise LeaseLost(f"{path} is {size} bytes long, not {length}")
 
 
 def _temporary_copies(real: str) -> list[Path]:

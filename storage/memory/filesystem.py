@@ -118,8 +118,8 @@ class MemoryFileSystem(MemoryProcess):
     async def set_access(self, path: str, access: Access) -> bool:
         return await self.call(lambda: self.storage.set_access(path, access))
 
-    async def concat(self, target: str, sources: Sequence[str]) -> None:
-        await self.call(lambda: self.storage.concat(target, sources))
+    async def concat(self, target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
+        await self.call(lambda: self.storage.concat(target, sources, target_bytes))
 
     async def probe(self, node: str) -> bool:
         await self.hop()

@@ -378,10 +378,12 @@ class MemoryStorage:
         self.namespace.remove(inode)
         return True
 
-    def concat(self, target: str, sources: Sequence[str]) -> None:
+    def concat(self, target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         """Join closed files.  Raises Unjoinable if the target's blocks are smaller than a source's, as HDFS does."""
         check_concat(target, sources)
         joined, parts = self._closed(target), [self._closed(source) for source in sources]
+        if target_bytes not in (None, len(joined.data)):
+            raise LeaseLost(f"{target} is {len(joined.data)} bytes long, not {target_bytes}")
         if any(part.block_bytes > joined.block_bytes for part in parts):
             raise Unjoinable(f"{target} has smaller blocks than a file that is to be appended to it")
         for part in parts:

@@ -65,8 +65,8 @@ class FrailFileSystem(MemoryFileSystem):
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
         return await self._step("delete", path, super().delete(path, recursive=recursive))
 
-    async def concat(self, target: str, sources: Sequence[str]) -> None:
-        await self._step("concat", target, super().concat(target, sources))
+    async def concat(self, target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
+        await self._step("concat", target, super().concat(target, sources, target_bytes))
 
     async def _step(self, name: str, path: str, step: Coroutine[Any, Any, T]) -> T:
         try:

@@ -42,10 +42,10 @@ async def begun_merge(
     last = await update(first, 10)
     gate, concat, refusals = asyncio.Event(), first.steps.concat, list[Exception]()
 
-    async def late(target: str, sources: Sequence[str]) -> None:
+    async def late(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         await gate.wait()
         try:
-            await concat(target, sources)
+            await concat(target, sources, target_bytes)
         except Exception as error:
             refusals.append(error)
             raise
@@ -93,7 +93,7 @@ def refuse(owner: Owner, error: StorageError) -> Counter[str]:
     """Refuse the owner's concats with this error; return how often each target was asked for."""
     calls = Counter[str]()
 
-    async def refused(target: str, sources: Sequence[str]) -> None:
+    async def refused(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         calls[base_name(target)] += 1
         raise error
 

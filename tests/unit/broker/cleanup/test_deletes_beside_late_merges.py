@@ -49,10 +49,10 @@ async def merge_of_files_to_delete(
     second = await compacted(world, "b", config)
     concat, is_away = second.steps.concat, True
 
-    async def maybe(target: str, sources: Sequence[str]) -> None:
+    async def maybe(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         if is_away:
             raise StorageUnavailable("the NameNode does not respond")
-        await concat(target, sources)
+        await concat(target, sources, target_bytes)
 
     second.steps.concat = maybe  # type: ignore[method-assign]
     await second.round(1)

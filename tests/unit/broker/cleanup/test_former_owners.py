@@ -42,10 +42,10 @@ async def test_a_merge_that_a_former_owner_ends_late_loses_no_record() -> None:
     gate, concat = asyncio.Event(), first.steps.concat
     refused: list[Exception] = []
 
-    async def late(target: str, sources: Sequence[str]) -> None:
+    async def late(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         await gate.wait()
         try:
-            await concat(target, sources)
+            await concat(target, sources, target_bytes)
         except Exception as error:
             refused.append(error)
             raise
@@ -210,7 +210,7 @@ async def test_a_merge_of_a_former_owner_waits_while_the_record_names_its_files(
     first = await world.owner("a", COMPACT, PATIENT)
     last = await update(first, 14)
 
-    async def never(target: str, sources: Sequence[str]) -> None:
+    async def never(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         await asyncio.Event().wait()
 
     first.steps.concat = never  # type: ignore[method-assign]
@@ -303,9 +303,9 @@ async def test_a_merge_for_which_a_disk_is_full_is_still_to_come() -> None:
     last = await update(first, 14)
     gate, concat = asyncio.Event(), first.steps.concat
 
-    async def late(target: str, sources: Sequence[str]) -> None:
+    async def late(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         await gate.wait()
-        await concat(target, sources)
+        await concat(target, sources, target_bytes)
 
     first.steps.concat = late  # type: ignore[method-assign]
     first.configure(segment_bytes=1_400)
@@ -314,7 +314,7 @@ async def test_a_merge_for_which_a_disk_is_full_is_still_to_come() -> None:
     second = await compacted(world, "b")
     joined = second.steps.concat
 
-    async def full(target: str, sources: Sequence[str]) -> None:
+    async def full(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         raise OutOfSpace("no space left on device")
 
     second.steps.concat = full  # type: ignore[method-assign]

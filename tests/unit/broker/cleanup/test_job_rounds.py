@@ -304,9 +304,9 @@ async def test_a_round_is_planned_behind_a_merge_that_is_under_way() -> None:
     owner, gate = story.owner, asyncio.Event()
     concat = owner.steps.concat
 
-    async def late(target: str, sources: Any) -> None:
+    async def late(target: str, sources: Any, target_bytes: int | None = None) -> None:
         await gate.wait()
-        await concat(target, sources)
+        await concat(target, sources, target_bytes)
 
     owner.steps.concat = late  # type: ignore[method-assign]
     owner.configure(segment_bytes=2_000)

@@ -137,7 +137,7 @@ async def test_other_leftovers_are_swept_while_there_is_no_room_for_a_merge(capl
     assert "no room" in str(vars(line))
 
 
-async def full(target: str, sources: Sequence[str]) -> None:
+async def full(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
     raise OutOfSpace("no room")
 
 
@@ -208,7 +208,7 @@ async def test_an_owners_own_merge_whose_draft_is_lost_is_not_begun_again() -> N
     last = await update(owner, 10)
     calls, concat = list[tuple[str, Sequence[str]]](), owner.steps.concat
 
-    async def unanswered(target: str, sources: Sequence[str]) -> None:
+    async def unanswered(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         calls.append((target, sources))
         raise StorageUnavailable("no response within 10 s")
 
@@ -346,14 +346,14 @@ async def test_an_owners_own_call_that_goes_on_behind_its_deadline_loses_no_reco
     last = await update(owner, 10)
     concat, begun = owner.steps.concat, list[asyncio.Task[None]]()
 
-    async def call(target: str, sources: Sequence[str]) -> None:
+    async def call(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         await asyncio.sleep(seconds)
-        await concat(target, sources)
+        await concat(target, sources, target_bytes)
 
-    async def local(target: str, sources: Sequence[str]) -> None:
+    async def local(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         if any(not one.done() for one in begun):
             raise LeaseLost(f"{target} has a writer")
-        begun.append(asyncio.create_task(call(target, sources)))
+        begun.append(asyncio.create_task(call(target, sources, target_bytes)))
         await asyncio.shield(begun[-1])
 
     owner.steps.concat = local  # type: ignore[method-assign]
@@ -385,7 +385,7 @@ async def half_done_merge(world: World) -> tuple[Owner, Found, asyncio.Event, as
     last = await update(first, 10)
     gate = asyncio.Event()
 
-    async def local(target: str, sources: Sequence[str]) -> None:
+    async def local(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         join(world, target, sources)
         await gate.wait()
         for source in sources:
@@ -486,7 +486,7 @@ async def test_a_merge_that_is_half_done_waits_while_another_call_holds_its_file
     second = await compacted(world, "b", LAGGING)
     before = await names_of(world)
 
-    async def held(target: str, sources: Sequence[str]) -> None:
+    async def held(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         raise LeaseLost(f"{target} has a writer")
 
     second.steps.delete_joined = held  # type: ignore[attr-defined]
@@ -527,12 +527,12 @@ async def test_a_call_that_takes_the_sources_away_meanwhile_settles_nothing() ->
     second = await compacted(world, "b")
     concat, taken = second.steps.concat, list[str]()
 
-    async def late(target: str, sources: Sequence[str]) -> None:
+    async def late(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
         if not taken:
             taken.extend(sources)
             join(world, target, sources)
             await world.reading.delete(sources[0])
-        await concat(target, sources)
+        await concat(target, sources, target_bytes)
 
     second.steps.concat = late  # type: ignore[method-assign]
     await second.janitor._notice(second.broker.context.now_ms())

@@ -267,9 +267,25 @@ def test_a_crash_at_any_step_of_a_merge_changes_no_record(dies_before: bool, kno
         run(story(dies_at))
 
 
+async def test_a_merge_names_the_length_of_its_target() -> None:
+    """The storage can tell a target that a late call has changed since its index was read."""
+    world = World()
+    owner = await small_segments(world)
+    lengths, concat = dict[str, tuple[int, int | None]](), owner.steps.concat
+
+    async def noted(target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
+        lengths[target] = (await world.reading.status(target)).length, target_bytes
+        await concat(target, sources, target_bytes)
+
+    owner.steps.concat = noted  # type: ignore[method-assign]
+    await owner.round()
+    assert lengths
+    assert all(length == named for length, named in lengths.values())
+
+
 async def test_a_refused_concat_leaves_the_log_and_no_draft() -> None:
     class Refusing(StepFileSystem):
-        async def concat(self, target: str, sources: Sequence[str]) -> None:
+        async def concat(self, target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
             raise StorageError("block sizes differ")
 
     world = World()

@@ -78,8 +78,8 @@ class StepFileSystem(MemoryFileSystem):
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
         return await self._step("delete", lambda: MemoryFileSystem.delete(self, path, recursive=recursive))
 
-    async def concat(self, target: str, sources: Sequence[str]) -> None:
-        await self._step("concat", lambda: MemoryFileSystem.concat(self, target, sources))
+    async def concat(self, target: str, sources: Sequence[str], target_bytes: int | None = None) -> None:
+        await self._step("concat", lambda: MemoryFileSystem.concat(self, target, sources, target_bytes))
 
 
 class World:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,7 @@ class Settlement:
         self.is_settled = True
         if self._does == "merges":
             if os.path.getsize(self._root / "T") == JOINED_BYTES:
-                self._fs._concat("/T", ["/S3"])
+                self._fs._concat("/T", ["/S3"], JOINED_BYTES)
             return
         (self._root / ".clean").write_bytes((self._root / "T").read_bytes()[:JOINED_BYTES])
         os.replace(self._root / ".clean", self._root / CLEANED)
@@ -54,9 +54,9 @@ class Settlement:
     def _settle(self, sources: list[str]) -> None:
         paths = [f"/{name}" for name in sources]
         if self._is_joined:
-            self._fs._delete_joined("/T", paths)
+            self._fs._delete_joined("/T", paths, self.known["T"])
         elif sum(self.known.values()) == JOINED_BYTES:
-            self._fs._concat("/T", paths)
+            self._fs._concat("/T", paths, self.known["T"])
 
     def _list(self) -> None:
         self.known.clear()
@@ -85,15 +85,15 @@ class Story:
 
     KILL = 3
 
-    def __init__(self, root: Path, does: str) -> None:
+    def __init__(self, root: Path, does: str, late: Sequence[str]) -> None:
         self.root = root
         put_parts(root)
         self.owner = Settlement(root, does)
-        self.calls = [self._concat(), self._concat(), SteppedCall(self.owner.run, self.owner.stops)]
+        self.calls = [self._concat(SOURCES), self._concat(late), SteppedCall(self.owner.run, self.owner.stops)]
 
-    def _concat(self) -> SteppedCall:
+    def _concat(self, sources: Sequence[str]) -> SteppedCall:
         fs = LocalFileSystem(self.root, "process")
-        return SteppedCall(lambda: fs._concat("/T", [f"/{name}" for name in SOURCES]), stops)
+        return SteppedCall(lambda: fs._concat("/T", [f"/{name}" for name in sources], len(PARTS["T"])), stops)
 
     @property
     def choices(self) -> list[int]:
@@ -108,6 +108,8 @@ class Story:
         else:
             self.calls[choice].step()
         assert self.log == ALL
+        target = self.root / "T"
+        assert not target.exists() or ALL.startswith(target.read_bytes()), "no byte is there twice"
 
     @property
     def log(self) -> bytes:
@@ -160,9 +162,11 @@ def explore(new: Callable[[], Story]) -> None:
             story.end()
 
 
-@pytest.mark.parametrize("does", ["merges", "cleans"])
+@pytest.mark.parametrize(
+    ("does", "late"), [("merges", SOURCES), ("merges", [*SOURCES, "S3"]), ("cleans", SOURCES)], ids=str
+)
 def test_no_interleaving_of_two_concats_and_a_settlement_loses_a_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, late: list[str]
 ) -> None:
     stop_at_system_calls(monkeypatch)
     stories = list[Story]()
@@ -170,7 +174,7 @@ def test_no_interleaving_of_two_concats_and_a_settlement_loses_a_record(
     def new() -> Story:
         root = tmp_path / str(len(stories))
         root.mkdir()
-        stories.append(Story(root, does))
+        stories.append(Story(root, does, late))
         return stories[-1]
 
     explore(new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from bmq.storage import filesystem
 from bmq.storage.filesystem import LeaseLost, NoSuchFile
+from bmq.storage.local import filesystem as local_filesystem
 from bmq.storage.local.filesystem import LocalFileSystem
 from tests.unit.storage.local.roots import noted_calls, opened
 from tests.unit.storage.local.stepped_calls import SteppedCall, stop_at_system_calls
@@ -27,9 +29,9 @@ def put_parts(root: Path) -> None:
 
 
 def concat(root: Path, target: str, sources: Sequence[str]) -> SteppedCall:
-    """Return the concat of a process of its own."""
-    fs = LocalFileSystem(root, "process")
-    return SteppedCall(lambda: fs._concat(f"/{target}", [f"/{name}" for name in sources]))
+    """Return the concat of a process of its own, which has looked at the target now."""
+    fs, length = LocalFileSystem(root, "process"), os.path.getsize(root / target)
+    return SteppedCall(lambda: fs._concat(f"/{target}", [f"/{name}" for name in sources], length))
 
 
 def log_of(root: Path) -> bytes:
@@ -43,8 +45,8 @@ def log_of(root: Path) -> bytes:
 
 def delete_joined(root: Path, target: str, sources: Sequence[str]) -> SteppedCall:
     """Return the settlement of a process of its own."""
-    fs = LocalFileSystem(root, "process")
-    return SteppedCall(lambda: fs._delete_joined(f"/{target}", [f"/{name}" for name in sources]))
+    fs, length = LocalFileSystem(root, "process"), os.path.getsize(root / target)
+    return SteppedCall(lambda: fs._delete_joined(f"/{target}", [f"/{name}" for name in sources], length))
 
 
 ALL = b"".join(PARTS.values())
@@ -122,6 +124,50 @@ def test_each_concat_has_a_temporary_file_of_its_own_and_deletes_those_of_earlie
     assert log_of(tmp_path) == ALL
 
 
+@pytest.mark.parametrize("sources", [["S1", "S2"], ["S1", "S2", "S3"]], ids=len)
+def test_a_late_concat_appends_no_byte_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: list[str]
+) -> None:
+    """The call before it was killed with sources left.  A third source would begin behind bytes that are doubled."""
+    put_parts(tmp_path)
+    stop_at_system_calls(monkeypatch)
+    late = concat(tmp_path, "T", sources)
+    killed = concat(tmp_path, "T", ["S1", "S2"])
+    killed.run_to("unlink", "S1")
+    killed.kill()
+    late.finish()
+    assert str(late.error) == "/T is 9 bytes long, not 4"
+    assert isinstance(late.error, LeaseLost)
+    assert (tmp_path / "T").read_bytes() == b"".join(PARTS[name] for name in ("T", "S1", "S2"))
+    assert log_of(tmp_path) == ALL
+
+
+def test_a_concat_does_not_put_a_deleted_target_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention deletes files without their locks, during the copy of many bytes, say."""
+    put_parts(tmp_path)
+    stop_at_system_calls(monkeypatch)
+    late = concat(tmp_path, "T", ["S1", "S2"])
+    late.run_to("open", ".concat")
+    late.step()
+    (tmp_path / "T").unlink()
+    late.finish()
+    assert isinstance(late.error, LeaseLost)
+    assert sorted(os.listdir(tmp_path)) == ["S1", "S2", "S3"]
+
+
+def test_a_concat_whose_copy_gets_no_owner_leaves_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(fd: int, status: os.stat_result, path: str) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    put_parts(tmp_path)
+    stop_at_system_calls(monkeypatch)
+    monkeypatch.setattr(local_filesystem, "give_like", refused)
+    call = concat(tmp_path, "T", ["S1", "S2"])
+    call.finish()
+    assert isinstance(call.error, PermissionError)
+    assert sorted(os.listdir(tmp_path)) == sorted(PARTS)
+
+
 # ------------------------------------------------------------------------------------------------ joined sources
 
 
@@ -152,6 +198,20 @@ def test_joined_sources_stay_while_a_concat_holds_the_files(
     assert log_of(tmp_path) == ALL
 
 
+def test_joined_sources_stay_beside_a_target_that_is_another_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator has restored the target from before the merge: the sources have the only copy of their bytes."""
+    put_joined(tmp_path)
+    stop_at_system_calls(monkeypatch)
+    settling = delete_joined(tmp_path, "T", ["S1", "S2"])
+    (tmp_path / "T").unlink()
+    (tmp_path / "T").write_bytes(PARTS["T"])
+    settling.finish()
+    assert isinstance(settling.error, LeaseLost)
+    assert log_of(tmp_path) == ALL
+
+
 @pytest.mark.parametrize("at", [("unlink", "S1"), ("unlink", "S2")], ids=repr)
 def test_no_concat_takes_a_file_whose_joined_sources_are_being_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[str, str]
@@ -175,9 +235,9 @@ async def test_joined_sources_are_deleted_once_the_target_is_on_disk(
     target, folder, *sources = (os.stat(tmp_path / name).st_ino for name in ("T", ".", "S1", "S2"))
     async with opened(tmp_path) as fs:
         calls = noted_calls(monkeypatch, "fdatasync", "fsync", "unlink")
-        await filesystem.delete_joined(fs, "/T", ["/S1", "/S2"])
+        await filesystem.delete_joined(fs, "/T", ["/S1", "/S2"], 9)
         expected = [("fdatasync", target), ("fsync", folder), *(("unlink", source) for source in sources)]
         assert calls == expected
         with pytest.raises(NoSuchFile):
-            await filesystem.delete_joined(fs, "/T", ["/S2", "/S3"])
+            await filesystem.delete_joined(fs, "/T", ["/S2", "/S3"], 9)
         assert sorted(os.listdir(tmp_path)) == ["S3", "T"]

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -222,7 +223,7 @@ async def test_no_call_that_was_carried_out_fails_for_another_folder(
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             fsync(fd)
 
-        calls = {
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
             "create": lambda: fs.create("/t/made"),
             "rename": lambda: fs.rename("/t/old", "/t/renamed"),
             "replace": lambda: fs.replace("/t/old", "/t/new"),
@@ -408,7 +409,7 @@ async def test_a_concat_whose_folder_is_not_synced_is_no_refusal(
                 await fs.concat("/a", ["/b"])
         assert sorted(os.listdir(tmp_path)) == ["a", "b"]
         assert (tmp_path / "a").read_bytes() == b"aabb"
-        await delete_joined(fs, "/a", ["/b"])
+        await delete_joined(fs, "/a", ["/b"], 4)
         assert os.listdir(tmp_path) == ["a"]
 
 

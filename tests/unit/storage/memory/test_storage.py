@@ -18,6 +18,7 @@ from bmq.storage.filesystem import (
     PipelineFailed,
     StorageUnavailable,
     Unjoinable,
+    delete_joined,
     write_once,
 )
 from bmq.storage.memory import Faults, MemoryFileSystem, MemoryStorage
@@ -125,6 +126,18 @@ async def test_concat_appends_no_larger_blocks_to_smaller_ones() -> None:
         await fs.concat("/d/small", ["/d/large"])
     await fs.concat("/d/large", ["/d/small"])
     assert await fs.read("/d/large", 0, 100) == b"/d/large/d/small"
+
+
+async def test_a_target_of_another_length_is_neither_joined_nor_settled() -> None:
+    fs = MemoryFileSystem(MemoryStorage(Random(1)), "a")
+    for name in ("/d/1", "/d/2"):
+        await write_once(fs, name, name.encode())
+    with pytest.raises(LeaseLost):
+        await fs.concat("/d/1", ["/d/2"], 8)
+    with pytest.raises(LeaseLost):
+        await delete_joined(fs, "/d/1", ["/d/2"], 8)
+    await fs.concat("/d/1", ["/d/2"], 4)
+    assert await fs.read("/d/1", 0, 100) == b"/d/1/d/2"
 
 
 async def test_pipelines_go_on_while_the_namenode_is_down_and_calls_fail_or_wait() -> None:
