@@ -223,13 +223,16 @@ class InternalEndpoint:
         handler = self._message_handlers.get(request.KEY)
         if handler is None:
             return await ask_peer(self, request)
+        call = InternalCall(0, _HERE, None, 0, self._now(), self.incarnation)
         try:
-            response = await handler(request, InternalCall(0, _HERE, None, 0, self._now(), self.incarnation))
+            response = await handler(request, call)
         except RequestError:
             raise
         except FormatError as error:
             raise RequestError(_UNREADABLE, str(error)) from error
         except Exception as error:
+            if not isinstance(error, CloseConnection):
+                error.add_note(_whose(request.KEY, call))
             raise self._closed(error) from error
         return accepted(cast("R", response), self.incarnation)
 
@@ -263,8 +266,6 @@ class InternalEndpoint:
             return _refusal(ErrorResponse if api is None else api.response, call, refused)
         try:
             result = api.handler(body, call)
-            if isinstance(result, Awaitable):
-                return start(_finish(key, api, call, result))
         except (RequestError, FormatError) as error:
             return _refusal(api.response, call, error)
         except CloseConnection:
@@ -272,6 +273,8 @@ class InternalEndpoint:
         except Exception as error:
             error.add_note(_whose(key, call))
             raise
+        if isinstance(result, Awaitable):
+            return start(_finish(key, api, call, result))
         return _respond(call.correlation_id, result)
 
     def _now(self) -> float:

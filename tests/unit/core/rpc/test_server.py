@@ -68,13 +68,13 @@ async def test_errors_of_own_requests_are_those_of_a_connection() -> None:
 
 
 async def test_a_bug_in_a_handler_of_an_own_request_is_reported_and_costs_the_caller_a_lost_peer() -> None:
-    bug, reported = ValueError("a bug"), list[object]()
+    reported = list[BaseException]()
 
     def fail(body: memoryview, call: object) -> object:
-        raise bug
+        raise ValueError("a bug")
 
     async def fail_later(body: memoryview, call: object) -> object:
-        raise bug
+        raise ValueError("a bug")
 
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
     endpoints = (endpoint_with(fail), endpoint_with(fail_later), endpoint_of_messages(fail_later))  # type: ignore[arg-type]
@@ -84,7 +84,8 @@ async def test_a_bug_in_a_handler_of_an_own_request_is_reported_and_costs_the_ca
             await peers.ask(OWN, EchoRequest("x"), 1)
         assert lost_peer.value.was_sent
         await peers.close()
-    assert reported == [bug, bug, bug]
+    whose = f"answering API {EchoRequest.KEY} of {OWN.incarnation} (this process)"
+    assert [(str(each), each.__notes__) for each in reported] == [("a bug", [whose])] * 3
 
 
 def endpoint_of_messages(handler: MessageHandler) -> InternalEndpoint:
