@@ -25,7 +25,7 @@ from typing import cast
 
 from bmq.core.aio.subscribers import Subscribers, no_op
 from bmq.core.net.budget_share import BudgetShare
-from bmq.core.net.client_progress import ClientProgress
+from bmq.core.net.client_progress import LITTLE_BYTES, ClientProgress
 from bmq.core.net.client_socket import names_of, tune
 from bmq.core.net.connection_owner import ConnectionOwner
 from bmq.core.net.exchanges import UNANSWERED_BYTES_MAX, Exchange
@@ -141,6 +141,8 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
             return
         if self._mute_timer is not None:
             self._mute_timer.cancel()
+        if not self.is_muted:
+            self._progress.muted(loop.time())
         self._requests.muted()
         self._muted_until = until
         self._mute_timer = loop.call_at(until, self._unmute)
@@ -165,7 +167,6 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
             self._mute_timer = None
         self._requests.unmuted()
         self._progress.let_through(self._listener.loop.time(), self._frames.partial_bytes)
-        self._progress.went_on()
         self._go_on()
 
     @property
@@ -352,42 +353,55 @@ class ClientConnection(RequestRunner, asyncio.BufferedProtocol):
         return self._requests.is_blocked and self._progress.has_read(self.transport.get_write_buffer_size())
 
     def is_stuck(self, now: float, *, was_open: bool) -> bool:
-        """Return whether it has kept bytes for STUCK_S seconds, and only its client can change that.
+        """Return whether its client has kept bytes for STUCK_S seconds.
 
-        A client must read its responses also while it waits for the budget: requests behind them keep the gate shut.
-        A request that runs is not in the client's hands, but many bytes behind the same request are: it is parked.
+        The client must read its responses: also while a request runs, and while the client waits for the budget.  A
+        request that runs is not in the client's hands, but many bytes behind parked requests are.
         ``was_open``: the gate was open for moments.  Then a sending client was not in the way of others for as long,
         nor a client over its quota that keeps ``LITTLE_BYTES`` at most.
         """
         requests, progress = self._requests, self._progress
         if not self._share.held:
             return False
-        if requests.is_running:
-            return not requests.is_blocked and progress.is_held_up(now)
         if requests.is_blocked:
             return self.slow_read_rate(now) is not None
+        if requests.is_running:
+            return progress.is_held_up(now)
         if self._share.is_gated:
             return False
-        if was_open:
-            return self.is_muted and progress.is_held_up(now)
+        if was_open and not (self.is_muted and self._bytes_behind > LITTLE_BYTES):
+            return False
         return progress.is_stuck(now)
+
+    @property
+    def _bytes_behind(self) -> int:
+        """Bytes that wait behind requests, or for the end of a mute."""
+        behind = self._requests.bytes_waiting
+        if self.is_muted:
+            behind += self._frames.partial_bytes  # else its frame is judged by ``slow_frame_rate``
+        return behind
 
     def look(self, now: float) -> None:
         """Note the bytes behind a request, and the parked request: the listener calls it while others wait."""
-        requests = self._requests
-        behind = requests.bytes_waiting
-        if self.is_muted:
-            behind += self._frames.partial_bytes  # else its frame is judged by ``slow_frame_rate``
-        self._progress.looked_at(now, requests.waited, behind)
-        self._progress.looked_at_parked(now, requests.may_have_parked)
+        self._look_at_queue(now)
+        self._progress.looked_at_parked(now, self._requests.may_have_parked)
+
+    def _look_at_queue(self, now: float) -> None:
+        self._progress.looked_at(now, self._bytes_behind, is_parked=self._requests.is_parked)
+
+    def _begin_waiting(self) -> None:
+        super()._begin_waiting()
+        if self._progress.is_queue_long:  # a parked request has ended or begun: looks alone would miss it
+            self._look_at_queue(self._listener.loop.time())
 
     def bytes_parked(self, now: float) -> int:
         """Return the bytes of a request that may park and has run for STUCK_S seconds.  0 if there is none."""
         return self._requests.bytes_parked if self._progress.is_parked(now) else 0
 
-    def forget_pauses(self) -> None:
-        """Forget how its client read before the present pause of writing: others have begun to wait for memory."""
+    def forget_earlier(self) -> None:
+        """Forget earlier pauses of writing, and bytes behind parked requests: others have begun to wait for memory."""
         self._progress.forget_pauses()
+        self._progress.forget_queue()
 
     def slow_frame_rate(self, now: float) -> float | None:
         """Return the bytes a second at which its frame arrives, if the rate is too low: see ``ClientProgress``.

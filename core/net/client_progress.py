@@ -6,12 +6,16 @@ Pure: the time is an argument, in seconds of the loop's clock, and so are the by
 verdict         of a client that                     its time begins again
 =============== ==================================== =================================================================
 idle            does nothing                         with bytes that arrive, with requests that run, and as it reads
-stuck           keeps bytes in the budget            with a frame that begins, and with a pause of writing
-held up         keeps many bytes in a queue          as a request of it begins, with few bytes, and after a mute
+stuck           keeps bytes in the budget            with a frame that begins, a pause of writing, and a mute
+held up         keeps many bytes behind parked       with few bytes
+                requests, all such times together
 parked          waits for other clients              as a request begins that may park
 slow to send    sends a frame below ``LEAST_RATE``   whenever the rate is high enough
 slow to read    reads below ``LEAST_RATE``           whenever the rate is high enough
 =============== ==================================== =================================================================
+
+A request is *parked* if it may wait for other clients (``Dispatch.may_park``).  Other requests are work that the
+process owes, and their time never counts as held up.
 
 A reader's time counts only during pauses of writing.  As long as the client keeps bytes in the budget, its rate is over
 all pauses: else it could read each response just in time, whole.
@@ -38,7 +42,7 @@ class ClientProgress:
     """Marks of when a client last made progress."""
 
     __slots__ = ("_earlier_bytes", "_earlier_s", "_frame_mark", "_frame_since", "_park_mark", "_park_since",
-                 "_queue_mark", "_queue_since", "_read_mark", "_read_since", "_since", "_unsent_bytes",
+                 "_queue_s", "_queue_since", "_read_mark", "_read_since", "_since", "_unsent_bytes",
                  "seen")  # fmt: skip
 
     def __init__(self) -> None:
@@ -47,8 +51,8 @@ class ClientProgress:
         self._since = 0.0  # since when the client keeps its bytes
         self._frame_since = 0.0  # when its frame began, was let through, or was last fast enough
         self._frame_mark = 0  # and what had arrived of it then
-        self._queue_since = math.inf  # the look since which the requests behind the one that runs do not go on
-        self._queue_mark = -1  # and how many had waited and begun then
+        self._queue_since = math.inf  # since when many bytes wait behind parked requests
+        self._queue_s: float | None = None  # and for how long they did before; None with few bytes at the last look
         self._park_since = math.inf  # the look since which no further request that may park has begun
         self._park_mark = -1  # and how many had begun then
         self._read_since = 0.0  # when its responses were too many for the kernel, or were last read fast enough
@@ -108,20 +112,33 @@ class ClientProgress:
         """Return whether the client has kept its bytes for STUCK_S seconds."""
         return now - self._since >= STUCK_S
 
-    def looked_at(self, now: float, waited: int, behind: int) -> None:
-        """Note the queue of requests: ``waited`` of them have waited and begun, and ``behind`` bytes wait now."""
-        if behind <= LITTLE_BYTES:
-            self.went_on()
-        elif waited != self._queue_mark:
-            self._queue_mark, self._queue_since = waited, now
+    def muted(self, now: float) -> None:
+        """Note that a mute has begun."""
+        self._since = now
 
-    def went_on(self) -> None:
-        """Note that the queue goes on, or has few bytes."""
-        self._queue_mark, self._queue_since = -1, math.inf
+    def looked_at(self, now: float, behind: int, *, is_parked: bool) -> None:
+        """Note the queue of requests: ``behind`` bytes wait now, and ``is_parked`` whether a parked request runs."""
+        if behind <= LITTLE_BYTES:
+            self.forget_queue()
+            return
+        self._queue_s = self._held_up_s(now)
+        self._queue_since = now if is_parked else math.inf
+
+    def forget_queue(self) -> None:
+        """Begin the time of the queue again: it has few bytes, or nobody waited for memory before."""
+        self._queue_since, self._queue_s = math.inf, None
+
+    @property
+    def is_queue_long(self) -> bool:
+        """True if more than LITTLE_BYTES waited at the last look.  Then ``looked_at`` is due as requests begin."""
+        return self._queue_s is not None
 
     def is_held_up(self, now: float) -> bool:
-        """Return whether more than LITTLE_BYTES have waited for STUCK_S seconds, and none of their requests began."""
-        return now - self._queue_since >= STUCK_S
+        """Return whether more than LITTLE_BYTES have waited behind parked requests for STUCK_S seconds together."""
+        return self._held_up_s(now) >= STUCK_S
+
+    def _held_up_s(self, now: float) -> float:
+        return (self._queue_s or 0.0) + max(0.0, now - self._queue_since)
 
     def looked_at_parked(self, now: float, begun: int) -> None:
         """Note the number of requests that may park and have begun."""

@@ -96,15 +96,13 @@ class Exchanges:
     """The requests of a connection, in the order of their arrival."""
 
     __slots__ = ("_is_pipelined", "bytes_held", "bytes_max", "bytes_waiting", "has_ended", "has_left", "is_blocked",
-                 "is_draining", "is_muted", "may_have_parked", "started", "waited", "waiting")  # fmt: skip
+                 "is_draining", "is_muted", "may_have_parked", "started", "waiting")  # fmt: skip
 
     def __init__(self, is_pipelined: Callable[[memoryview], bool]) -> None:
         """``is_pipelined`` returns whether a request may begin while others run: see ``core.net.request.Dispatch``."""
         self._is_pipelined = is_pipelined
         self.started: deque[Exchange] = deque()
         self.waiting: deque[memoryview] = deque()
-        self.waited = 0
-        """Requests that have waited, and have begun since."""
         self.bytes_waiting = 0
         """Bytes of the requests that wait."""
         self.may_have_parked = 0
@@ -169,12 +167,17 @@ class Exchanges:
         return any(exchange.response is None for exchange in self.started)
 
     @property
-    def bytes_parked(self) -> int:
-        """Bytes of the request that runs and may park.  Such a request is not pipelined, so it is the oldest."""
+    def is_parked(self) -> bool:
+        """True if a request runs that may park.  Such a request is not pipelined, so it is the oldest."""
         if not self.started:
-            return 0
+            return False
         oldest = self.started[0]
-        return oldest.bytes_held if oldest.may_park and oldest.response is None else 0
+        return oldest.may_park and oldest.response is None
+
+    @property
+    def bytes_parked(self) -> int:
+        """Bytes of the request that runs and may park."""
+        return self.started[0].bytes_held if self.is_parked else 0
 
     # ----------------------------------------------------------------------------------------------------- the client
 
@@ -217,7 +220,6 @@ class Exchanges:
     def next_waiting(self) -> memoryview:
         """Return the oldest waiting request, which begins now."""
         frame = self.waiting.popleft()
-        self.waited += 1
         self.bytes_held -= len(frame) + FRAME_BYTES
         self.bytes_waiting -= len(frame) + FRAME_BYTES
         return frame

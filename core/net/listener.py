@@ -430,7 +430,7 @@ class Listener:
         if now - last >= STUCK_S:
             first = now
             for connection in self.connections:
-                connection.forget_pauses()
+                connection.forget_earlier()
         self._shut_ticks = (first, now)
         for connection in self.connections:
             connection.look(now)

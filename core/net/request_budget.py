@@ -26,7 +26,8 @@ up to 33 s pass.  It closes a stuck reader that read below ``LEAST_RATE`` for ``
 client that kept its bytes for as long, with the gate shut.  A request that runs is not in its client's hands.  But a
 client may *park* a request: a fetch waits for records, a JoinGroup for other members (``Dispatch.may_park``).  The gate
 may keep the records or the members out.  The client is closed if it keeps more than ``LITTLE_BYTES``
-(``core.net.client_progress``) behind the same request for ``STUCK_S``, or over its quota for as long.
+(``core.net.client_progress``) behind parked requests for ``STUCK_S`` in sum, or over its quota for ``STUCK_S``.  The
+sum begins again only when the queue has few bytes, and the time of other requests does not count.
 
 Parked requests have bytes of their own.  All that run for ``STUCK_S`` may hold ``parked_max`` together while others
 wait; past it the largest are closed, and as many as are needed.  The bound is an eighth of the limit.  With the three

@@ -24,7 +24,7 @@ def test_a_client_is_idle_once_nothing_has_happened_for_the_limit() -> None:
     assert not progress.is_idle(139.0, 10.0, is_active=False)
 
 
-@pytest.mark.parametrize("event", ["opened", "frame_began", "let_through", "blocked"])
+@pytest.mark.parametrize("event", ["opened", "frame_began", "let_through", "blocked", "muted"])
 def test_each_event_gives_a_client_that_keeps_bytes_its_time_again(event: str) -> None:
     progress = opened()
     assert progress.is_stuck(100.0 + STUCK_S)

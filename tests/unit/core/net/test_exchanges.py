@@ -226,8 +226,10 @@ def test_the_bytes_of_a_parked_request_are_of_the_one_that_runs() -> None:
     world.requests.begun(fetch)
     produce = world.running()
     assert (world.requests.bytes_parked, world.requests.may_have_parked) == (1_000, 1)
+    assert world.requests.is_parked
     world.requests.responded(fetch, world.response())
     assert (world.requests.bytes_parked, world.requests.may_have_parked) == (0, 1)
+    assert not world.requests.is_parked
     world.responses()
     assert list(world.requests.started) == [produce]
     assert world.requests.bytes_parked == 0

@@ -10,7 +10,7 @@ from bmq.core.logging.fields import fields_of
 from bmq.core.net.client_progress import LITTLE_BYTES
 from bmq.core.net.request_budget import STUCK_S
 from tests.unit.core.net.test_client_connection import frames
-from tests.unit.core.net.world import PRODUCE, World, frame, turn
+from tests.unit.core.net.world import FETCH, PRODUCE, World, frame, turn
 
 
 async def test_a_muted_connection_reads_nothing_until_its_time_is_over() -> None:
@@ -117,7 +117,7 @@ async def test_a_muted_connection_keeps_a_large_part_of_the_memory_for_a_while_o
     world = World(queued_max_request_bytes=limit, socket_request_max_bytes=limit)
     world.script.later(1)
     peer, others = world.peer(), [world.peer() for _ in range(9)]
-    peer.send(frame(1) + frame(2, size=kept)[:-1])
+    peer.send(frame(1, key=FETCH) + frame(2, size=kept)[:-1])
     peer.connection.mute(3_600.0)
     if not is_parked:
         world.script.respond(1)
@@ -161,6 +161,25 @@ async def test_a_connection_that_is_muted_again_and_again_is_not_held_up() -> No
         world.script.respond(1_000 + second)
         await turn()
     assert (peer.is_gone, other.is_gone) == (False, False)
+    world.listener.close()
+
+
+async def test_a_mute_of_a_moment_keeps_a_client_whose_requests_have_waited_for_long() -> None:
+    """Few bytes wait behind a parked request for long, then for the mute: the mute's time begins with the mute."""
+    limit = 1 << 20
+    world = World(queued_max_request_bytes=limit)
+    world.script.later(1, 9)
+    peer, other = world.peer(), world.peer()
+    peer.send(frame(1, key=FETCH) + frame(2, size=LITTLE_BYTES // 2))
+    other.send(frame(9, key=PRODUCE, size=limit))
+    assert world.listener.budget.is_shut
+    await asyncio.sleep(STUCK_S * 3 / 2 - 1)
+    peer.connection.mute(3.0)
+    world.script.respond(1)
+    await asyncio.sleep(2)  # with a look
+    assert not peer.is_gone
+    await asyncio.sleep(2)
+    assert peer.answers() == [1, 2]
     world.listener.close()
 
 

@@ -14,11 +14,11 @@ from tests.unit.core.net.world import FETCH, OTHER, PRODUCE, Peer, World, frame,
 LIMIT = 1 << 20
 
 
-def parked(world: World, number: int, behind: int, size: int = 50_000) -> Peer:
+def parked(world: World, number: int, behind: int, size: int = 50_000, key: int = FETCH) -> Peer:
     """Return a client whose first request gets no response, with requests of ``behind`` bytes behind it."""
     world.script.later(number)
     peer = world.peer()
-    peer.send(frame(number))
+    peer.send(frame(number, key=key))
     for each in range(behind // size):
         peer.send(frame(number + 1 + each, size=size))
     return peer
@@ -52,10 +52,10 @@ async def test_connections_that_keep_requests_behind_a_parked_one_do_not_shut_th
 
 @pytest.mark.parametrize("moments", [False, True], ids=["shut", "opens for moments"])
 async def test_requests_that_go_on_behind_slow_ones_keep_their_connection(moments: bool) -> None:
-    """Take 20 s for each of many requests: none of them is parked for STUCK_S."""
+    """Take 20 s for each of many requests: the process owes this work."""
     world = World(queued_max_request_bytes=LIMIT)
     other = world.peer()
-    slow = parked(world, 100, 6 * LITTLE_BYTES, size=LITTLE_BYTES)
+    slow = parked(world, 100, 6 * LITTLE_BYTES, size=LITTLE_BYTES, key=OTHER)
     world.script.later(*range(101, 107))
     for number in range(100, 106):
         world.script.later(number + 1_000)
@@ -84,6 +84,111 @@ async def test_produces_that_storage_takes_slowly_keep_their_connection() -> Non
     assert world.listener.budget.is_shut
     await asyncio.sleep(4 * STUCK_S)
     assert not peer.is_gone
+    world.listener.close()
+
+
+async def test_produces_behind_a_request_that_waits_for_slow_storage_keep_their_connection() -> None:
+    """The first produce runs, and a request of another kind keeps the produces behind it from being begun."""
+    world = World(queued_max_request_bytes=LIMIT)
+    world.script.later(1)
+    peer = world.peer()
+    peer.send(frame(1, key=PRODUCE, size=700_000) + frame(2) + frame(3, key=PRODUCE, size=400_000))
+    assert world.listener.budget.is_shut
+    await asyncio.sleep(4 * STUCK_S)
+    assert not peer.is_gone
+    world.script.respond(1)
+    await turn()
+    assert peer.answers() == [1, 2, 3]
+    world.listener.close()
+
+
+async def test_a_parked_request_does_not_save_a_client_that_does_not_read() -> None:
+    """The next fetch is parked in the turn that writes the response before it, and the kernel does not take this."""
+    world = World(queued_max_request_bytes=LIMIT)
+    hogs: list[Peer] = []
+    while not world.listener.budget.is_shut:
+        number = 100 * len(hogs)
+        hogs.append(world.peer(room=1_000))
+        world.script.later(number, number + 1)
+        hogs[-1].send(frame(number, key=FETCH) + frame(number + 1, key=FETCH) + frame(number + 2, size=50_000))
+        world.script.respond(number, size=2_000)
+        await turn()
+        assert world.script.begun[-1] == number + 1
+    late = world.peer()
+    late.send(frame(5_000))
+    assert late.answers() == []
+    await asyncio.sleep(2 * STUCK_S)
+    assert [each.is_gone for each in hogs] == [True] * len(hogs)
+    assert late.answers() == [5_000]
+    world.listener.close()
+
+
+def fetches(world: World, count: int) -> Peer:
+    """Return a client that sends large fetches, numbered from 1.  None gets a response."""
+    world.script.later(*range(1, count + 1))
+    peer = world.peer()
+    for number in range(1, count + 1):
+        peer.send(frame(number, key=FETCH, size=66_000))
+    return peer
+
+
+async def test_fetches_that_are_parked_in_turn_do_not_keep_the_memory() -> None:
+    """Park each for less than STUCK_S: the bytes behind them wait for minutes."""
+    world = World(queued_max_request_bytes=LIMIT)
+    hog, late = fetches(world, 20), world.peer()
+    assert world.listener.budget.is_shut
+    late.send(frame(5_000))
+    await asyncio.sleep(25)
+    world.script.respond(1)
+    await turn()
+    assert (hog.is_gone, late.answers(), world.script.begun[-1]) == (False, [], 2)
+    await asyncio.sleep(STUCK_S / 2)
+    assert (hog.is_gone, late.answers()) == (True, [5_000])
+    world.listener.close()
+
+
+async def test_work_at_the_moments_of_the_looks_does_not_save_parked_requests() -> None:
+    """A request that the process works on runs at each look, and fetches are parked between two looks."""
+    world = World(queued_max_request_bytes=LIMIT)
+    world.script.later(*range(1, 41))
+    hog = world.peer()
+    for number in range(1, 41, 2):
+        hog.send(frame(number, size=100) + frame(number + 1, key=FETCH, size=66_000))
+    assert world.listener.budget.is_shut
+    late = world.peer()
+    late.send(frame(5_000))
+    await asyncio.sleep(STUCK_S / 4 - 0.1)
+    for number in range(1, 13, 2):
+        await asyncio.sleep(0.2)  # a look is in the middle
+        if hog.is_gone:
+            break
+        world.script.respond(number)
+        await asyncio.sleep(STUCK_S / 4 - 0.2)
+        assert (world.script.begun[-1], hog.is_gone) == (number + 1, False)
+        world.script.respond(number + 1)
+    assert (hog.is_gone, late.answers()) == (True, [5_000])
+    world.listener.close()
+
+
+async def test_requests_that_were_parked_before_others_waited_keep_their_connection() -> None:
+    """The time behind parked requests counts from the look at which others wait."""
+    world = World(queued_max_request_bytes=LIMIT)
+    world.script.later(1, 2, 100, 101)
+    client, other = world.peer(), world.peer()
+    client.send(frame(1, key=FETCH) + frame(2) + b"".join(frame(number, size=66_000) for number in range(3, 6)))
+    other.send(frame(100, size=LIMIT))
+    assert world.listener.budget.is_shut
+    await asyncio.sleep(STUCK_S / 2)
+    world.script.respond(100)
+    await turn()
+    assert not world.listener.budget.is_shut
+    await asyncio.sleep(2 * STUCK_S)
+    other.send(frame(101, size=LIMIT))
+    assert world.listener.budget.is_shut
+    await asyncio.sleep(STUCK_S / 2)
+    world.script.respond(1)
+    await asyncio.sleep(2 * STUCK_S)
+    assert (client.is_gone, world.script.begun[-1]) == (False, 2)
     world.listener.close()
 
 
@@ -186,22 +291,27 @@ async def test_begun_frames_go_on_beside_a_large_parked_request() -> None:
     world.listener.close()
 
 
+MUCH = LITTLE_BYTES + 1
+
+
 @pytest.mark.parametrize(
     ("looks", "verdict"),
     [
-        ([(0, 1, LITTLE_BYTES + 1), (STUCK_S, 1, LITTLE_BYTES + 1)], True),
-        ([(0, 1, LITTLE_BYTES + 1), (STUCK_S - 1, 1, LITTLE_BYTES + 1)], False),
-        ([(0, 1, LITTLE_BYTES), (STUCK_S, 1, LITTLE_BYTES)], False),
-        ([(0, 1, LITTLE_BYTES), (STUCK_S, 1, LITTLE_BYTES + 1)], False),
-        ([(0, 1, LITTLE_BYTES + 1), (20, 2, LITTLE_BYTES + 1), (STUCK_S, 2, LITTLE_BYTES + 1)], False),
-        ([(0, 1, LITTLE_BYTES + 1), (20, 1, LITTLE_BYTES), (STUCK_S, 1, LITTLE_BYTES + 1)], False),
-        ([(0, 1, LITTLE_BYTES + 1), (20, 1, 2 * LITTLE_BYTES), (STUCK_S, 1, LITTLE_BYTES + 1)], True),
+        ([(0, MUCH, True), (STUCK_S, MUCH, True)], True),
+        ([(0, MUCH, True), (STUCK_S - 1, MUCH, True)], False),
+        ([(0, LITTLE_BYTES, True), (STUCK_S, LITTLE_BYTES, True)], False),
+        ([(0, LITTLE_BYTES, True), (STUCK_S, MUCH, True)], False),
+        ([(0, MUCH, True), (20, LITTLE_BYTES, True), (STUCK_S, MUCH, True), (STUCK_S + 20, MUCH, True)], False),
+        ([(0, MUCH, True), (20, 2 * LITTLE_BYTES, True), (STUCK_S, MUCH, True)], True),
+        ([(0, MUCH, False), (STUCK_S, MUCH, False)], False),
+        ([(0, MUCH, True), (20, MUCH, False), (100, MUCH, True), (109, MUCH, True)], False),
+        ([(0, MUCH, True), (20, MUCH, False), (100, MUCH, True), (110, MUCH, True)], True),
     ],
-    ids=["kept", "not yet", "little", "more came late", "went on", "was little", "more came"],
+    ids=["kept", "not yet", "little", "more came late", "was little", "more came", "owed", "29 s", "30 s"],
 )
-def test_the_verdict_about_requests_that_wait(looks: list[tuple[float, int, int]], verdict: bool) -> None:
+def test_the_verdict_about_requests_that_wait(looks: list[tuple[float, int, bool]], verdict: bool) -> None:
     progress = ClientProgress()
     progress.opened(0.0)
-    for now, begun, waiting in looks:
-        progress.looked_at(now, begun, waiting)
+    for now, waiting, is_parked in looks:
+        progress.looked_at(now, waiting, is_parked=is_parked)
     assert progress.is_held_up(looks[-1][0]) is verdict
