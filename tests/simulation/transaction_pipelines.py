@@ -1,7 +1,9 @@
 """The batches of a simulated producer on their way to one partition: several in flight, sent again in their order.
 
-A client keeps up to five requests in flight (``max.in.flight.requests.per.connection``).  If a batch fails, the batches
-behind it fail as well, or are on their way still.  Libraries differ in how they send them again:
+A client keeps up to five requests in flight (``max.in.flight.requests.per.connection``).  Over two connections later
+batches may be acknowledged before an earlier one: the five are then counted from the earliest batch without an
+acknowledgement on, since a log knows the last five batches of a producer.  If a batch fails, the batches behind it fail
+as well, or are on their way still.  Libraries differ in how they send them again:
 
 | ``Retry`` | a batch is sent again |
 |---|---|
@@ -46,6 +48,8 @@ class Batch:
 
     sequence: int
     values: list[bytes]
+    at: int
+    """Position among the batches of its pipeline."""
     sends: int = 0
     is_in_flight: bool = False
     is_first: bool = True
@@ -141,7 +145,7 @@ class Pipeline:
         for batch in list(self._batches):
             if batch.is_in_flight:
                 continue
-            if len(self._tasks) >= (self.window if self._is_begun else 1):
+            if batch.at - self._batches[0].at >= (self.window if self._is_begun else 1):
                 return
             if batch.sends:
                 may_go = is_idle if self.retry is Retry.TOGETHER else batch is self._batches[0]

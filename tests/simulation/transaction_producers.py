@@ -193,7 +193,7 @@ class TransactionalProducer:
         batches, sequence = [], self.sequences.get(key, 0)
         while values:
             count = 1 + (self.batches.random() < SEVERAL)
-            batch = Batch(sequence, values[:count])
+            batch = Batch(sequence, values[:count], len(batches))
             del values[:count]
             batches.append(batch)
             sequence += len(batch.values)

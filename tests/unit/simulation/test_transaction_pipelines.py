@@ -66,7 +66,7 @@ class Leader:
 
 
 def pipeline(send: Any, retry: Retry, window: int) -> Pipeline:
-    made = Pipeline(Here(), Connection(), Random(2), [Batch(each, [b"v"]) for each in range(BATCHES)], send)
+    made = Pipeline(Here(), Connection(), Random(2), [Batch(each, [b"v"], each) for each in range(BATCHES)], send)
     made.retry, made.window = retry, window
     return made
 
@@ -108,6 +108,19 @@ async def test_franz_go_sends_all_again_together() -> None:
     made = pipeline(leader.take, Retry.TOGETHER, 4)
     await made.run()
     assert leader.sent == [0, 1, 2, 3, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("retry", Retry)
+async def test_no_batch_passes_an_unacknowledged_one_further_than_a_log_remembers(retry: Retry) -> None:
+    sent: list[int] = []
+
+    async def lose_the_first_response(batch: Batch, client: Client) -> int | None:
+        sent.append(batch.sequence)
+        await asyncio.sleep(1.0 if batch.sequence == 0 else 0.01)
+        return None if sent.count(0) == 1 and batch.sequence == 0 else batch.sequence
+
+    await pipeline(lose_the_first_response, retry, 5).run()
+    assert sent == [0, 1, 2, 3, 4, 0, 5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("retry", Retry)
@@ -157,7 +170,7 @@ async def test_the_next_sequence_is_behind_all_batches_in_whatever_order_they_ar
 
 async def test_a_pipeline_that_begins_alone_sends_no_batch_until_the_first_one_is_acknowledged() -> None:
     leader = Leader({0, 1})
-    batches = [Batch(each, [b"v"]) for each in range(BATCHES)]
+    batches = [Batch(each, [b"v"], each) for each in range(BATCHES)]
     made = Pipeline(Here(), Connection(), Random(2), batches, leader.take, begins_alone=True)
     made.window = 3
     await made.run()
