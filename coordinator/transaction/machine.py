@@ -2,7 +2,7 @@
 
 Events in, effects out.  ``coordinator.transaction_shard`` writes, responds and sends markers; the decisions are here.
 ``TABLE`` has a function for each (state, event) pair (``core.transitions``).  The rules are those of Kafka 4.3's
-``TransactionCoordinator`` and ``TransactionMetadata``, with four differences:
+``TransactionCoordinator`` and ``TransactionMetadata``, with five differences:
 
 * A state is in force once its record is handed to the log, and its response waits until the record is durable.  Kafka
   keeps a pending state beside the state meanwhile, and refuses requests with CONCURRENT_TRANSACTIONS.
@@ -12,6 +12,8 @@ Events in, effects out.  ``coordinator.transaction_shard`` writes, responds and 
   refuses the fenced producer after the abort, and fences the successor by the abort's epoch.
 * A commit by EndTxn 5 that comes after an abort in the producer's stead (time-out) is PRODUCER_FENCED, as in Kafka
   after 4.3 (KAFKA-20785).  Kafka 4.3 says INVALID_TXN_STATE, which ends a thread of Kafka Streams.
+* An EndTxn 5 of the epoch before is a repetition only if the last end bumped the epoch.  Kafka also answers a fenced
+  producer so after an end by a successor of version 1: with the successor's epoch, so that both write.
 
 **Epochs.**  Three events bump a producer's epoch, each once: a first InitProducerId, an end by EndTxn 5, and an abort
 without a request for it.  Epoch 32,766 is a producer's last.  Only markers have 32,767.  An end with
@@ -245,6 +247,8 @@ class Transaction:
     def _is_repeated_v2(self, event: ev.OfProducer) -> bool:
         """Return True if this EndTxn is of the epoch before the last bump."""
         value = self.value
+        if value.client_version < EPOCH_BUMPING_VERSION:
+            return False  # the last end bumped nothing: the epoch before is a fenced producer's
         if event.producer_id == value.producer_id and event.epoch == value.epoch - 1:
             return True
         return event.producer_id == value.previous_id and event.epoch == PRODUCER_EPOCH_MAX and value.epoch == 0

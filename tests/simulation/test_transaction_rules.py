@@ -118,6 +118,12 @@ def test_a_marker_for_a_deleted_topic_is_not_waited_for(seed: int, monkeypatch: 
     assert play(seed, "before SendMarkers", deletes_a_topic).known.sides > 0
 
 
+def test_rule_4_a_fenced_producer_never_gets_the_epoch_of_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer of version 2 aborts again and again, behind a successor of version 1."""
+    monkeypatch.setattr(transaction_clients, "SIDES", 1.0)
+    play(4, "before SendMarkers", deletes_a_topic)
+
+
 @pytest.mark.parametrize("point", ["after Append", "after PrepareCommit"])
 def test_transactions_go_on_in_a_store_that_was_rebuilt_while_they_were_open(point: str) -> None:
     played = play(4, point, loses_the_store_for_good)

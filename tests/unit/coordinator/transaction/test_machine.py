@@ -151,7 +151,30 @@ def test_each_request_of_another_producer_id(event: type[Any], state: S) -> None
 def test_an_end_of_the_epoch_before_is_the_last_one_repeated(
     event: type[Any], state: S, expected: tuple[str, E]
 ) -> None:
-    assert outcome(stored(state), of(event, epoch=EPOCH - 1)) == expected
+    assert outcome(stored(state, client_version=2), of(event, epoch=EPOCH - 1)) == expected
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("state", [S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
+@pytest.mark.parametrize("event", [ev.CommitV2, ev.AbortV2])
+def test_an_end_of_the_epoch_before_is_fenced_if_the_last_end_bumped_no_epoch(
+    event: type[Any], state: S, version: int
+) -> None:
+    assert outcome(stored(state, client_version=version), of(event, epoch=EPOCH - 1)) == ("", FENCED)
+
+
+def test_a_fenced_producer_of_version_2_does_not_learn_the_epoch_of_a_successor_of_version_1() -> None:
+    value = stored(S.COMPLETE_COMMIT, client_version=2)
+    for event in (
+        ev.InitProducerId(producer_id=-1, epoch=-1, timeout_ms=TIMEOUT),
+        of(ev.AddPartitions, epoch=EPOCH + 1, client_version=1),
+        of(ev.Abort, epoch=EPOCH + 1),
+        ev.MarkersWritten(),
+    ):
+        value = next(each.value for each in Transaction(value).handle(event, NOW) if isinstance(each, ev.Store))
+    assert value is not None
+    assert (value.state, value.epoch) == (S.COMPLETE_ABORT, EPOCH + 1)
+    assert outcome(value, of(ev.AbortV2)) == ("", FENCED)
 
 
 @pytest.mark.parametrize("state", S)
