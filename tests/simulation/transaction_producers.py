@@ -190,7 +190,8 @@ class TransactionalProducer:
             raise error
 
     def _pipeline(self, key: Key, values: list[bytes]) -> Pipeline:
-        batches, sequence = [], self.sequences.get(key, 0)
+        batches: list[Batch] = []
+        sequence = self.sequences.get(key, 0)
         while values:
             count = 1 + (self.batches.random() < SEVERAL)
             batch = Batch(sequence, values[:count], len(batches))
