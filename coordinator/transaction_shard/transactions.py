@@ -326,7 +326,7 @@ class TransactionApis(KindCoordinator[TransactionShards]):
             if serving is None:
                 continue
             for transactional_id, value in list(serving.state.values.items()):
-                if turns.is_over(1 if pattern is None else 1 + len(transactional_id)):
+                if turns.is_over(1 if pattern is None else pattern.elements_of(transactional_id)):
                     await next_turn()
                 if is_wanted(transactional_id, value):
                     listed.append(
