@@ -35,7 +35,7 @@ The client sends the batch again, and a log that had begun behind the batch woul
 | a batch waits: a later epoch                | is the batch's                                              |
 | the log takes a batch, or a marker          | does not count: the log compares                            |
 | the log drops a batch that it took          | counts again                                                |
-| a later batch waits, and the log compares   | is forgotten                                                |
+| the log has flushed a batch, or a marker    | is forgotten, soon                                          |
 | no batch waits for producer.id.expiration   | is forgotten                                                |
 | more than ``LOWEST_KEPT`` producers         | is forgotten, of the producer that has not waited longest   |
 | the partition leaves this broker            | is forgotten, as in Kafka                                   |
@@ -50,7 +50,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from bmq.broker.partition.producer_state import NO_EPOCH
+from bmq.broker.partition.producer_state import NO_EPOCH, ProducerTable
 from bmq.core.errors import ErrorCode, RequestError
 from bmq.core.records.batch import MAX_SEQUENCE, Batch
 from bmq.core.transaction_answers import NOT_REACHED, ClientTerms, Confirmation, error_for_client
@@ -67,6 +67,8 @@ WAIT_S = 5.0
 """Seconds for which a batch waits for the coordinator: well below the client's request.timeout.ms (30 s)."""
 LOWEST_KEPT = 1_000
 """Most producers of a partition whose lowest sequence is kept: about a quarter of a megabyte."""
+_SWEPT_AFTER = 32
+"""Least notes between two sweeps of what is kept."""
 _TERMS = ClientTerms(ABORTABLE_SINCE, ADDS_SINCE, NOT_REACHED, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
@@ -91,19 +93,23 @@ class LowestSequence(NamedTuple):
 class LowestSequences:
     """The lowest sequences that have waited, by producer, of producers whose sequence the log did not know."""
 
-    __slots__ = ("_by_producer",)
+    __slots__ = ("_by_producer", "_notes_left")
 
     def __init__(self) -> None:
         self._by_producer: dict[int, LowestSequence] = {}  # in the order of the last waits
+        self._notes_left = _SWEPT_AFTER
 
     def __len__(self) -> int:
         return len(self._by_producer)
 
-    def note(self, state: ProducerState | None, batch: Batch, now: float, expires_s: float) -> None:
+    def note(self, producers: ProducerTable, batch: Batch, now: float, expires_s: float) -> None:
         """Note a waiting batch. Forget its producer instead if the log knows a sequence."""
         producer_id, epoch, sequence = batch.producer_id, batch.producer_epoch, batch.base_sequence
+        self._notes_left -= 1
+        if self._notes_left < 0:
+            self._sweep(producers, now)
         found = self._by_producer.pop(producer_id, None)
-        if _is_sequence_known(state):
+        if _is_sequence_known(producers.latest(producer_id)):
             return
         if found is not None and now < found.until and found.epoch >= epoch:
             is_lower = found.epoch == epoch and is_before(sequence, found.sequence)
@@ -123,6 +129,15 @@ class LowestSequences:
     def clear(self) -> None:
         """Forget all: the partition leaves this broker."""
         self._by_producer.clear()
+
+    def _sweep(self, producers: ProducerTable, now: float) -> None:
+        """Forget what is over, or flushed. As many notes come before the next sweep as it has entries at most."""
+        self._by_producer = {
+            pid: one
+            for pid, one in self._by_producer.items()
+            if now < one.until and not (producers.is_flushed(pid) and _is_sequence_known(producers.latest(pid)))
+        }
+        self._notes_left = max(_SWEPT_AFTER, len(self._by_producer))
 
 
 def _is_sequence_known(state: ProducerState | None) -> bool:

@@ -79,7 +79,7 @@ class VerifiedAppends:
         if transaction is not None:
             machine = self._driver.machine
             expires_s = machine.broker.producer_expiration_ms / 1000
-            self._lowest.note(machine.producers.latest(producer_id), batch, now, expires_s)
+            self._lowest.note(machine.producers, batch, now, expires_s)
         line.waiting.append(Unverified(batch, callback, transaction, acks_all=acks_all, until=now + WAIT_S))
         self._driver.machine.batches.hold(batch.size)
         self._driver.context.budget.take(batch.size)

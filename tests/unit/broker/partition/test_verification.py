@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from bmq.broker.partition.producer_state import NO_EPOCH
+from bmq.broker.partition.producer_state import NO_EPOCH, ProducerTable
 from bmq.broker.partition.verification import (
     LOWEST_KEPT,
     Line,
@@ -118,8 +118,17 @@ async def test_the_lowest_sequence_is_found_across_its_wrap(sequences: list[int]
 EXPIRES_S = 100.0
 
 
-def noted(lowest: LowestSequences, sequence: int, *, epoch: int = 0, pid: int = PID, now: float = 0.0) -> None:
-    lowest.note(None, data(sequence, epoch=epoch, pid=pid), now, EXPIRES_S)
+def noted(
+    lowest: LowestSequences,
+    sequence: int,
+    *,
+    known: ProducerTable | None = None,
+    epoch: int = 0,
+    pid: int = PID,
+    now: float = 0.0,
+) -> None:
+    producers = ProducerTable() if known is None else known
+    lowest.note(producers, data(sequence, epoch=epoch, pid=pid), now, EXPIRES_S)
 
 
 def is_blocked(
@@ -171,7 +180,7 @@ def test_lowest_sequences_are_forgotten_with_time_with_data_and_at_their_bound()
     assert not is_blocked(lowest, 4, now=EXPIRES_S)
     noted(lowest, 6, now=EXPIRES_S)
     assert [is_blocked(lowest, sequence, now=EXPIRES_S) for sequence in (6, 7)] == [False, True]
-    lowest.note(state(0), data(7), 0.0, EXPIRES_S)
+    noted(lowest, 7, known=ProducerTable([state(0)]))
     assert len(lowest) == 0
     for number in range(LOWEST_KEPT):
         noted(lowest, 3, pid=PID + number)
@@ -181,3 +190,30 @@ def test_lowest_sequences_are_forgotten_with_time_with_data_and_at_their_bound()
     assert [is_blocked(lowest, 4, pid=pid) for pid in (PID - 1, PID, PID + 1, PID + 2)] == [True, True, False, True]
     lowest.clear()
     assert not is_blocked(lowest, 4)
+
+
+def test_lowest_sequences_of_producers_that_go_are_forgotten() -> None:
+    """Producers with one transaction each: the log has flushed it, or the producer never came back."""
+    lowest, known = LowestSequences(), ProducerTable()
+    most = 0
+    for number in range(10 * LOWEST_KEPT):
+        noted(lowest, 0, known=known, pid=PID + number)
+        known.flushed(replace(state(0), producer_id=PID + number))
+        most = max(most, len(lowest))
+    assert most < 100
+    lowest = LowestSequences()
+    for number in range(LOWEST_KEPT):
+        noted(lowest, 3, pid=PID + number)
+    for _ in range(2 * LOWEST_KEPT):
+        noted(lowest, 3, pid=PID, now=EXPIRES_S)
+    assert len(lowest) == 1
+
+
+def test_the_lowest_sequence_of_a_batch_in_the_buffer_is_kept() -> None:
+    lowest, known = LowestSequences(), ProducerTable()
+    noted(lowest, 3, known=known)
+    known.append(data(3), 0)
+    for number in range(1, 1 + LOWEST_KEPT // 2):
+        noted(lowest, 0, known=known, pid=PID + number)
+    known.take_back([])
+    assert is_blocked(lowest, 4), "the log dropped the batch"
