@@ -22,7 +22,7 @@ The facts about a segment:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -245,10 +245,11 @@ def ends(names: Sequence[SegmentName]) -> list[int | None]:
 async def find_unlisted(
     fs: FileSystem,
     path: PartitionPath,
-    listed: Iterable[SegmentName],
+    listed: Sequence[FencedSegment],
     last: tuple[int, int],
     epoch: int,
-    length_of: Callable[[SegmentName], Awaitable[int]],
+    length_of: Callable[[SegmentName], Awaitable[int | None]],
+    drop: Callable[[SegmentName], Awaitable[None]] | None = None,
 ) -> FencedSegment | None:
     """Return a file that proves the record to be older than storage; None if there is none.
 
@@ -261,22 +262,30 @@ async def find_unlisted(
     | has bytes                          | is proof: a process wrote to it under its final name                    |
     | is empty, of ``epoch`` or a later  | is proof, and readers would take it for the successor of what is to     |
     |                                    | come                                                                    |
+    | is empty, and the newest of        | is proof: an owner deletes an empty file that its record does not list  |
+    | ``listed`` has no file             | any more, once the next one is registered                               |
     | is empty, of an earlier epoch      | proves nothing: ``bmq cluster rebuild`` may have read the folder before |
     |                                    | a rename that was under way arrived. Its base may lie below the end of  |
-    |                                    | a file before it, which it would hide: the owner deletes it             |
+    |                                    | a file before it, which it would hide: the owner drops it               |
 
-    ``length_of`` returns a file's length in bytes, after its fence if it may have a writer.  Later registrations never
+    ``length_of`` returns a file's length in bytes, after its fence if it may have a writer; None for another
+    owner's.  ``drop`` gets the files that prove nothing.  Later registrations never
     begin below the last one, so the listing begins there: as a rule it gives that segment's files alone, however long
     the log is.  Raises StorageError.
     """
-    newest = max(listed, key=lambda name: name.order, default=None)
-    async with aclosing(logs_from(fs, path, newest.base if newest is not None else 0)) as names:
+    newest = max(listed, key=lambda segment: segment.name.order, default=None)
+    is_newest_missing = newest is not None and newest.found is Found.NOWHERE
+    async with aclosing(logs_from(fs, path, newest.name.base if newest is not None else 0)) as names:
         async for name in names:
             if name.registration <= last:
                 continue
             length = await length_of(name)
-            if length > 0 or name.epoch >= epoch:
+            if length is None:
+                continue
+            if length > 0 or name.epoch >= epoch or is_newest_missing:
                 return FencedSegment(name=name, found=Found.UNLISTED, length=length)
+            if drop is not None:
+                await drop(name)
     return None
 
 

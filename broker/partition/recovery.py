@@ -134,8 +134,9 @@ class Takeover:
         self._shortened.clear()
         self.losses.clear()
         if not self._is_noted(effect):
-            names = [entry.name for entry in effect.entries]
-            refused = await find_later_store(self._context, self._segments, names, effect.last, effect.epoch, is_ours)
+            refused = await find_later_store(
+                self._context, self._segments, effect.segments, effect.last, effect.epoch, is_ours
+            )
             if refused is not None:
                 return refused
         settled = await self._settled_index(effect)
@@ -396,7 +397,7 @@ def _first_read(effect: ev.RecoverLog, base: Checkpoint | None) -> int:
 async def find_later_store(
     context: FileContext,
     segments: SegmentFiles,
-    listed: Sequence[SegmentName],
+    listed: Sequence[FencedSegment],
     last: tuple[int, int],
     epoch: int,
     is_ours: Callable[[], Awaitable[bool]],
@@ -406,21 +407,20 @@ async def find_later_store(
     See ``storage.recovery.find_unlisted``. Such a file may have a writer, which is fenced: unless ``is_ours`` returns
     False. Then a successor may have registered the file. It claimed the partition before the file got its name, so a
     read of the store after the listing shows the claim. A fence would seem foreign to the successor, and end its
-    process. The result counts for nothing then. An empty file of an earlier epoch proves nothing, and is deleted once
-    it is fenced. Its name would hide the records of an earlier file that lie behind its base. Raises StorageError, and
-    what ``is_ours`` raises.
+    process. The result counts for nothing then. A file that proves nothing is deleted once it is fenced. Raises
+    StorageError, and what ``is_ours`` raises.
     """
 
-    async def length_of(name: SegmentName) -> int:
+    async def length_of(name: SegmentName) -> int | None:
         if not await is_ours():
-            return 0
+            return None
         try:
-            length = await segments.fence_copy(SegmentEntry(name=name, spare="", holder="", file_id=0))
-            if not length and name.epoch < epoch:
-                await context.fs.delete(segments.path.log(name))
+            return await segments.fence_copy(SegmentEntry(name=name, spare="", holder="", file_id=0))
         except NoSuchFile:
             return 0
-        return length
 
-    found = await find_unlisted(context.fs, segments.path, listed, last, epoch, length_of)
+    async def drop(name: SegmentName) -> None:
+        await context.fs.delete(segments.path.log(name))
+
+    found = await find_unlisted(context.fs, segments.path, listed, last, epoch, length_of, drop)
     return None if found is None else ev.RecoveryRefused(refusal_of(segments.path, found))

@@ -92,7 +92,7 @@ class Inspector:
         facts.unlisted = await find_unlisted(
             self._fs,
             self._path,
-            [entry.name for entry in record.segments],
+            facts.segments,
             record.last_registered,
             record.epoch + 1,
             lambda name: self._fs.visible_length(self._path.log(name)),

@@ -362,6 +362,11 @@ def play(seed: int) -> int:
     return HISTORIES.play(history, seed)
 
 
+def test_rule_3_a_store_from_before_the_last_registration_is_noticed_if_both_files_are_empty() -> None:
+    """Two segments failed before their first batch: the first was deleted, and the copy lists it as the newest."""
+    play(198)
+
+
 @HISTORIES.each_block
 def test_histories(block: int) -> None:
     """No offset is given twice, and no acknowledged batch is hidden, whatever state of the store comes back."""

@@ -655,12 +655,20 @@ class Folder:
         self.lengths = {SegmentName(*map(int, name[1:].split("_"))): length for name, length in lengths.items()}
         self.fenced: list[SegmentName] = []
         self.given: list[str] = []
+        self.dropped: list[SegmentName] = []
         self._is_made = False
 
-    async def find(self, *listed: SegmentName, last: tuple[int, int], epoch: int) -> FencedSegment | None:
+    async def find(
+        self, *listed: SegmentName, last: tuple[int, int], epoch: int, found: Found = Found.FINAL
+    ) -> FencedSegment | None:
         if not self._is_made:
             await self._make()
-        return await find_unlisted(self.fs, PARTITION, listed, last, epoch, self.length_of)
+        known = [FencedSegment(name=name, found=Found.FINAL, length=9) for name in listed[:-1]]
+        known += [FencedSegment(name=name, found=found, length=0) for name in listed[-1:]]
+        return await find_unlisted(self.fs, PARTITION, known, last, epoch, self.length_of, self._drop)
+
+    async def _drop(self, name: SegmentName) -> None:
+        self.dropped.append(name)
 
     async def _make(self) -> None:
         for name, length in self.lengths.items():
@@ -677,9 +685,9 @@ class Folder:
         self.fs.list = counted  # type: ignore[method-assign]
         self._is_made = True
 
-    async def length_of(self, name: SegmentName) -> int:
+    async def length_of(self, name: SegmentName) -> int | None:
         self.fenced.append(name)
-        return self.lengths[name]
+        return None if self.lengths[name] < 0 else self.lengths[name]
 
 
 def unlisted(base: int, epoch: int, n: int, length: int) -> FencedSegment:
@@ -714,8 +722,28 @@ async def test_a_cleaned_file_is_no_registration_and_proves_nothing() -> None:
 
 
 async def test_an_empty_file_is_proof_only_if_readers_would_prefer_it_to_what_is_written_next() -> None:
-    assert await Folder(_7_2_1=0).find(last=(2, 0), epoch=3) is None
-    assert await Folder(_7_3_0=0).find(last=(2, 0), epoch=3) == unlisted(7, 3, 0, 0)
+    folder = Folder(_7_2_1=0)
+    assert await folder.find(last=(2, 0), epoch=3) is None
+    assert folder.dropped == [SegmentName(7, 2, 1)]
+    folder = Folder(_7_3_0=0)
+    assert await folder.find(last=(2, 0), epoch=3) == unlisted(7, 3, 0, 0)
+    assert folder.dropped == []
+
+
+@pytest.mark.parametrize("found", [Found.NOWHERE, Found.SPARE, Found.FINAL])
+async def test_an_empty_file_is_proof_if_the_newest_listed_one_is_gone(found: Found) -> None:
+    """An owner deletes an empty file once the next one is registered: the record knows of neither act."""
+    listed = SegmentName(0, 2, 0), SegmentName(7, 2, 1)
+    folder = Folder(_0_2_0=9, _7_2_2=0)
+    proof = await folder.find(*listed, last=(2, 1), epoch=3, found=found)
+    assert proof == (unlisted(7, 2, 2, 0) if found is Found.NOWHERE else None)
+    assert folder.dropped == ([] if found is Found.NOWHERE else [SegmentName(7, 2, 2)])
+
+
+async def test_a_file_of_another_owner_is_left_alone() -> None:
+    folder = Folder(_7_2_1=-1, _8_3_0=-1)
+    assert await folder.find(last=(2, 0), epoch=3) is None
+    assert folder.dropped == []
 
 
 async def test_the_listing_begins_at_the_last_segment_and_ends_at_the_first_proof() -> None:
