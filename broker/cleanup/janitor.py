@@ -325,6 +325,7 @@ class Janitor:
         swept = self.files_swept
         if await self._sweeper.sweep(care, wall_ms, job):
             self.queue.schedule(care, Job.MERGE, now_ms)  # a file that was deleted may have blocked merging
+        self._retention.delete_held(care)
         is_more = unsettled is Unsettled.MANY and self.files_swept > swept
         self.queue.schedule(care, Job.SWEEP, now_ms + (self.config.retry_ms if is_more else self.config.sweep_ms))
 

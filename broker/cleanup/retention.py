@@ -42,7 +42,7 @@ class RetentionState:
     """The state that retention keeps for one ownership of a partition."""
 
     __slots__ = (
-        "config", "counted_to", "driver", "indexes", "leftover", "log_start", "pending_deletes", "swaps_begun",
+        "config", "counted_to", "driver", "held_below", "indexes", "leftover", "log_start", "pending_deletes", "swaps_begun",
         "swaps_done", "swaps_ended", "total",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class RetentionState:
         self.log_start = driver.machine.log_start
         self.pending_deletes: deque[tuple[int, int]] = deque()  # (monotonic ms, log start): files below it go then
         self.leftover: ListedSegment | None = None  # below the log start, and not to be deleted yet
+        self.held_below: int | None = None  # the log start of a deletion that waits for a merge
         self.total = 0  # bytes of the closed segments from the log start to ``counted_to``
         self.counted_to: SegmentName | None = None
         self.indexes: IndexReads | None = None  # made by the first look at times
@@ -177,6 +178,11 @@ class Retention(Generic[L]):
         if state.leftover is not None:
             state.leftover = None
             self.delete_later(state, state.log_start)
+
+    def delete_held(self, state: L) -> None:
+        """Have the files deleted now that waited for a merge, if there are any: the merge may be settled."""
+        if state.held_below is not None:
+            self._delete_at(state, 0)
 
     def _schedule_next(self, state: L, left: Sequence[Retained], wall_ms: int, *, is_exact: bool) -> None:
         """Ask for the next call by time: when the oldest segment in ``left`` expires.
@@ -326,7 +332,7 @@ class Retention(Generic[L]):
         Raises StorageError, KvError, RequestError; the deletion is then due again.
         """
         now_ms = self._now_ms()
-        log_start = -1
+        log_start, state.held_below = -1 if state.held_below is None else state.held_below, None
         while state.pending_deletes and state.pending_deletes[0][0] <= now_ms:
             log_start = max(log_start, state.pending_deletes.popleft()[1])
         if state.pending_deletes:
@@ -349,9 +355,8 @@ class Retention(Generic[L]):
         )
         for listed in below:
             if listed.name in targets and await self._may_gain(state, listed.name, log_start):
-                is_more, due_ms = False, self._now_ms() + CHECK_MS  # no change of the record ends the wait
-                state.pending_deletes.append((due_ms, log_start))
-                self._delete_at(state, due_ms)
+                is_more, state.held_below = False, log_start
+                self._delete_at(state, self._now_ms() + CHECK_MS)  # no change of the record ends the wait
                 break
             # The index first: a log without one is scanned, an index without a log stays as garbage.
             await self._fs.delete(state.driver.path.idx(listed.name))

@@ -189,5 +189,9 @@ def test_a_compacted_history_that_shows_a_fault_of_the_cleaner(seed: int) -> Non
     play(seed)
 
 
+def test_files_expire_in_time_beside_a_merge_that_may_still_come() -> None:
+    play(3605)
+
+
 def test_a_history_acknowledges_something() -> None:
     HISTORIES.check_one_acts(history)

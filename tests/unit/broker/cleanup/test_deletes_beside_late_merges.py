@@ -10,6 +10,7 @@ import pytest
 
 from bmq.broker.cleanup.merge_drafts import MERGED, may_gain, targets_below
 from bmq.broker.cleanup.retention import CHECK_MS
+from bmq.broker.cleanup.upkeep_queue import Job
 from bmq.broker.config import LogConfig
 from bmq.core.errors import ErrorCode
 from bmq.core.model import SegmentName
@@ -157,6 +158,33 @@ async def test_a_file_is_deleted_once_an_operator_has_deleted_the_draft(content:
         await second.round(CHECK_MS / 1000 + 1)
     assert target not in await names_of(world)
     assert (await contents(world, 1, 14))[0] == last
+
+
+async def test_a_deletion_that_waits_for_a_merge_holds_no_later_deletion_up() -> None:
+    world, second, _, _, zombie = await merge_of_files_to_delete("complete")
+    target, *_ = await names_of(world)
+    await second.round(RETRY_S)
+    assert target in await names_of(world)
+    zombie.cancel()
+    (draft,) = await drafts(world)
+    await world.reading.delete(f"{PATH.folder}/{draft}")
+    await second.driver.delete_before(13)
+    for _ in range(4):
+        await second.round(CHECK_MS / 1000 / 10)
+    assert (await names_of(world))[0].base == 13
+
+
+async def test_a_deletion_that_waits_for_a_merge_goes_on_behind_the_next_sweep() -> None:
+    world, second, _, _, zombie = await merge_of_files_to_delete("complete")
+    target, *_ = await names_of(world)
+    await second.round(RETRY_S)
+    zombie.cancel()
+    (draft,) = await drafts(world)
+    await world.reading.delete(f"{PATH.folder}/{draft}")
+    second.janitor.queue.schedule(second.janitor.queue.states[KEY], Job.SWEEP, 0)
+    for _ in range(2):
+        await second.round(1)
+    assert target not in await names_of(world)
 
 
 @pytest.mark.parametrize("content", ["complete", "lost"])
