@@ -57,6 +57,7 @@ from bmq.storage.cleaning.job_round import DRAFT_FOLDER
 from bmq.storage.filesystem import (
     AlreadyExists,
     FileSystem,
+    Lease,
     LeaseLost,
     NoSuchFile,
     StorageError,
@@ -275,6 +276,8 @@ class FormerOwners:
         target, *sources = (one.name for one in members)
         files = [path.log(source) for source in sources]
         try:
+            # Complete, and perhaps open: its close may have failed. An index that stays open is replaced by no merge.
+            await self._fs.fence(Lease(paths=(draft,), holder="", file_id=0))
             if is_half_done:
                 await delete_joined(self._fs, path.log(target), files, members[0].length)
             else:

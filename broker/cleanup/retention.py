@@ -42,8 +42,8 @@ class RetentionState:
     """The state that retention keeps for one ownership of a partition."""
 
     __slots__ = (
-        "config", "counted_to", "driver", "held_below", "indexes", "leftover", "log_start", "pending_deletes", "swaps_begun",
-        "swaps_done", "swaps_ended", "total",
+        "config", "counted_to", "driver", "held_below", "indexes", "leftover", "log_start", "pending_deletes",
+        "swaps_begun", "swaps_done", "swaps_ended", "total",
     )  # fmt: skip
 
     def __init__(self, driver: PartitionDriver) -> None:

@@ -189,6 +189,10 @@ def test_a_compacted_history_that_shows_a_fault_of_the_cleaner(seed: int) -> Non
     play(seed)
 
 
+def test_a_merge_whose_draft_could_not_be_closed_holds_no_later_merge_up() -> None:
+    play(6002)
+
+
 def test_files_expire_in_time_beside_a_merge_that_may_still_come() -> None:
     play(3605)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from bmq.broker.cleanup.index_reads import read_idx
 from bmq.broker.cleanup.segment_merge import merged
 from bmq.core.model import SegmentName
+from bmq.storage.checkpoint import Checkpoint
 from bmq.storage.filesystem import StorageError, write_once
 from bmq.storage.layout import base_name
 from bmq.storage.log_segments import walk
@@ -22,6 +23,11 @@ PATIENT = replace(BRISK, step_timeout_ms=1 << 40)
 LATE = "merge may still come and cannot be settled"
 """A part of the log line of a log that waits."""
 RETRY_S = BRISK.retry_ms / 1000 + 1
+HELD_MS = 600_000
+KEPT = replace(COMPACT, file_delete_delay_ms=HELD_MS, cleaning=replace(COMPACT.cleaning, segment_bytes=300))
+"""Sources of cleaned segments stay on storage while the story lasts."""
+LAGGING = replace(KEPT, cleaning=replace(KEPT.cleaning, min_compaction_lag_ms=HELD_MS))
+"""Only old records are cleaned: a late merge would put others into a hidden source."""
 
 
 async def names_of(world: World) -> list[SegmentName]:
@@ -74,10 +80,15 @@ def lose(owner: Owner, error: StorageError, *beginnings: str) -> Counter[str]:
 
 async def write_draft(world: World, names: Sequence[SegmentName], holder: str = "late") -> str:
     """Write the complete draft of a merge of these files, as a former owner that has yet to prove its ownership."""
-    parts = [await read_idx(world.reading, PATH.idx(name), _raise) for name in names]
     draft = f"{PATH.folder}/.join-{names[0]}-{holder}"
-    await write_once(world.reading, draft, encode_idx(merged([part for part in parts if part is not None])))
+    await write_once(world.reading, draft, encode_idx(merged(await indexes(world, names))))
     return draft
+
+
+async def indexes(world: World, names: Sequence[SegmentName]) -> list[Checkpoint]:
+    """Return the indexes of these segments."""
+    parts = [await read_idx(world.reading, PATH.idx(name), _raise) for name in names]
+    return [part for part in parts if part is not None]
 
 
 def _raise(path: str, error: Exception) -> None:
