@@ -238,6 +238,15 @@ class OldNamesUnneeded:
 
 
 @dataclass(frozen=True, slots=True)
+class EmptyWanted:
+    """Request to register a segment at the end of a quiet log, and to close it empty.
+
+    Then the record need not name the segment before it, which can be cleaned. Ignored unless all segments are closed,
+    the newest has bytes, and no batch waits.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class PlaceWanted:
     """Request to close the open segment: other partitions wait for a place under the bound of open files."""
 
@@ -304,6 +313,7 @@ Event = (
     | LogStartRaised
     | SwapWanted
     | OldNamesUnneeded
+    | EmptyWanted
     | IndexWritten
     | PlaceWanted
     | CopiesWanted

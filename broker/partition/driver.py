@@ -215,6 +215,10 @@ class PartitionDriver(PartitionIo):
         """Have the record stored without the names of closed segments before the newest."""
         self.post(ev.OldNamesUnneeded())
 
+    def roll_empty(self) -> None:
+        """Have a segment registered at the end of the quiet log, and closed empty, if the newest one has bytes."""
+        self.post(ev.EmptyWanted())
+
     async def prove(self) -> None:
         """Prove by a read of the metadata store that this broker owned the partition at some moment since the call.
 

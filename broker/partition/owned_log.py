@@ -76,6 +76,7 @@ class OwnedLog:
         self._producers = ProducerTable()
         self._current: OpenSegment | None = None
         self._is_draining = False
+        self._wants_empty = False
         self._failures = 0
         self._is_folder_known = False
         """True once no file was found that the record should list."""
@@ -173,6 +174,11 @@ class OwnedLog:
     def is_draining(self) -> bool:
         """True while the open segment takes no more batches, and closes once those it has are flushed."""
         return self._is_draining
+
+    @property
+    def wants_empty(self) -> bool:
+        """True from the request for an empty segment until it is closed, a batch waits for it, or it fails."""
+        return self._wants_empty
 
     @property
     def is_first_failure(self) -> bool:
@@ -356,10 +362,33 @@ class OwnedLog:
                 last.aborted,
                 self._producers,
             )
-        elif base is not None:
-            self._found(base.segment, base.position, base.end_offset)
+            return
+        if base is not None:
             self.unindexed.found(base.segment, base.aborted)
-            self.checkpointer.adopt(base)
+        final = self._closed_empty(base) or base
+        if final is not None:
+            self._found(final.segment, final.position, final.end_offset)
+            self.checkpointer.adopt(final)
+
+    def _closed_empty(self, base: Checkpoint | None) -> Checkpoint | None:
+        """Return the final checkpoint of the empty segment that ends the log, if ``base`` is of a segment before it.
+
+        The index of the empty segment is lost then. The record does not get the name of the segment before: a round may
+        have cleaned this segment, and its file may be gone.
+        """
+        last = max(self._record.segments, key=lambda entry: entry.name.order)
+        if last.length or last.end_offset != self._high_watermark:
+            return None
+        if base is not None and base.segment.order >= last.name.order:
+            return None
+        return Checkpoint(
+            key=self.key,
+            segment=last.name,
+            position=0,
+            end_offset=self._high_watermark,
+            log_start=self._log_start,
+            is_closed=True,
+        )
 
     def _found(self, name: SegmentName, length: int, end_offset: int) -> None:
         self.unclosed.found(self._record.segments, name, length, end_offset)
@@ -465,6 +494,10 @@ class OwnedLog:
         self._failures = 0
         return done
 
+    def want_empty(self, *, wanted: bool = True) -> None:
+        """Let the next segment be opened without a batch, to be closed empty; or end this request."""
+        self._wants_empty = wanted
+
     def drain(self) -> None:
         """Let the open segment take no more batches: it is closed once its batches are flushed."""
         assert self._current is not None
@@ -477,7 +510,8 @@ class OwnedLog:
         assert not self.batches.inflight
         self._is_draining = False
         index_may_wait = segment.is_covered or self.unclosed.is_empty
-        return ev.CloseSegment(segment.entry, self._leave(segment), index_may_wait)
+        ends_log, self._wants_empty = self._wants_empty and segment.position == 0, False
+        return ev.CloseSegment(segment.entry, self._leave(segment, ends_log=ends_log), index_may_wait)
 
     def give_up_segment(self) -> Effect:
         """Leave the open segment, whose file broke; return the effect that takes the file over.
@@ -490,14 +524,14 @@ class OwnedLog:
         self.batches.put_back()
         return ev.SealSegment(segment.entry, self._leave(segment))
 
-    def _leave(self, segment: OpenSegment) -> Checkpoint | None:
+    def _leave(self, segment: OpenSegment, *, ends_log: bool = False) -> Checkpoint | None:
         """Note that ``segment`` is not written any more; return its final checkpoint.
 
-        Returns None if nothing in it was flushed.
+        Returns None if nothing in it was flushed, unless it ``ends_log``: then a successor begins at its index.
         """
-        self.unclosed.leave(segment.entry)
+        self.unclosed.leave(segment.entry, ends_log=ends_log)
         self.next_segment.learn(segment)
-        if segment.flushed == 0:
+        if segment.flushed == 0 and not ends_log:
             return None
         return self.checkpointer.close(
             segment.entry.name,
@@ -585,6 +619,7 @@ class OwnedLog:
     def begin_move(self) -> None:
         """Accept no more batches; the open segment drains once no batch waits."""
         self._state = PartitionState.MOVE
+        self._wants_empty = False
         self._is_draining = self._current is not None and not self.batches.unsent
 
     def released(self, event: ev.RecordStored) -> None:

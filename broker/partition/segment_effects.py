@@ -80,9 +80,10 @@ def _closed(driver: PartitionIo, entry: SegmentEntry | None) -> Event | None:
 
 
 async def delete_empty(driver: PartitionIo, effect: ev.DeleteEmpty) -> None:
-    """Delete files that hold nothing; what storage refuses to delete is left to retention."""
+    """Delete files that hold nothing, and their indexes; what storage refuses to delete is left to retention."""
     for name in effect.names:
         try:
+            await driver.context.fs.delete(driver.path.idx(name))
             await driver.context.fs.delete(driver.path.log(name))
         except StorageError:
             return  # retention deletes the rest once the log start has passed it

@@ -34,13 +34,13 @@ def _open_next(machine: OwnedLog) -> list[Effect]:
     following, unsent = machine.next_segment, machine.batches.unsent
     if following.is_chosen or machine.storing is not None:
         return []  # a swap's write: the next segment is registered over it
-    if not unsent:
+    if not unsent and not machine.wants_empty:
         return following.drop()  # not needed now: it would hold a pipeline, and room on storage
     if following.spare is Spare.NONE:
         return [create_spare(machine)]
     if following.spare is Spare.CREATING:
         return []
-    if following.block_bytes < unsent[0].batch.size or following.copies < unsent[0].copies:
+    if unsent and (following.block_bytes < unsent[0].batch.size or following.copies < unsent[0].copies):
         return [*following.drop(), create_spare(machine)]
     return _register(machine)
 
@@ -62,8 +62,8 @@ def create_spare(machine: OwnedLog, copies: int = 1) -> Effect:
 def _register(machine: OwnedLog) -> list[Effect]:
     """Register the next segment: everything before its base is flushed (rules 3 and 5)."""
     assert not machine.batches.inflight
-    base = machine.batches.unsent[0].batch.base_offset
-    assert base == machine.high_watermark
+    base, unsent = machine.high_watermark, machine.batches.unsent
+    assert not unsent or unsent[0].batch.base_offset == base
     entry = machine.next_segment.register(base, machine.epoch)
     return machine.store(machine.next_record(entry), machine.revision)
 

@@ -22,6 +22,7 @@ def on_spare_ready(machine: OwnedLog, event: ev.SpareReady, now_ms: int) -> list
 def on_spare_failed(machine: OwnedLog, event: ev.SpareFailed, now_ms: int) -> list[Effect]:
     """Drop the spare if its pipeline broke; if one is needed, create another, later if storage refused this one."""
     following = machine.next_segment
+    machine.want_empty(wanted=False)  # the cleaner asks again
     if following.spare is Spare.NONE:
         return []  # it failed while it was being dropped
     if following.spare is Spare.READY:
@@ -112,6 +113,16 @@ def on_old_names(machine: OwnedLog, event: ev.OldNamesUnneeded, now_ms: int) -> 
     return machine.drop_old_names()
 
 
+def on_empty_wanted(machine: OwnedLog, event: ev.EmptyWanted, now_ms: int) -> list[Effect]:
+    """Open a segment at the end of a quiet log, to be closed empty: the segment before can then be cleaned."""
+    following = machine.next_segment
+    is_quiet = machine.current is None and machine.batches.is_idle and not following.is_chosen
+    if not is_quiet or not machine.unclosed.has_cleanable_newest:
+        return []
+    machine.want_empty()
+    return advance(machine)
+
+
 def on_write_refused(machine: OwnedLog, event: ev.RecordRefused, now_ms: int) -> list[Effect]:
     """Stop if the record has another owner or epoch; else write again over the change, by its revision."""
     assert machine.storing is not None
@@ -121,12 +132,15 @@ def on_write_refused(machine: OwnedLog, event: ev.RecordRefused, now_ms: int) ->
 
 
 def on_named(machine: OwnedLog, event: ev.SegmentNamed, now_ms: int) -> list[Effect]:
-    """Open the segment for batches."""
+    """Open the segment for batches; close it at once if it was wanted empty and no batch waits."""
     entry = machine.next_segment.naming(event.name)
     if entry is None:
         return []  # its pipeline failed meanwhile
     machine.open_segment(entry, now_ms)
-    return [ev.WAKE] if machine.batches.unsent else advance(machine)
+    if machine.batches.unsent:
+        machine.want_empty(wanted=False)
+        return [ev.WAKE]
+    return drain(machine) if machine.wants_empty else advance(machine)
 
 
 def on_naming_failed(machine: OwnedLog, event: ev.NamingFailed, now_ms: int) -> list[Effect]:
@@ -163,6 +177,7 @@ def on_file_broken(machine: OwnedLog, event: ev.SegmentFailed, now_ms: int) -> l
     if entry is not None:
         if event.is_fenced:  # once it has its name, its first write fails the same way
             return [ev.CheckFence(entry, event.reason)]
+        machine.want_empty(wanted=False)
         machine.next_segment.named()
         machine.unclosed.leave(entry)
         return [ev.SealSegment(entry, None), *_go_on_elsewhere(machine)]

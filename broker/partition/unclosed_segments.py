@@ -1,7 +1,16 @@
 """Segments that an owner does not write any more, as far as its record must list them: pure.
 
 The record lists every segment that is not yet known to be closed, and the newest closed segment, at whose end a
-successor begins to read.
+successor begins to read. Segments that were closed without a flushed byte are of two kinds:
+
+| closed empty            | its index         | the record                                                  |
+| ----------------------- | ----------------- | ----------------------------------------------------------- |
+| its file broke, or the  | none              | does not name it: its batches are in a later segment        |
+| partition is moved      |                   |                                                             |
+| to end a quiet log      | has the producers | names it as the newest closed segment, until a later one is |
+|                         |                   | closed                                                      |
+
+The files of both kinds are deleted once the record does not name them.
 """
 
 from __future__ import annotations
@@ -19,7 +28,7 @@ class UnclosedSegments:
     Its length is the number not yet known to be closed.
     """
 
-    __slots__ = ("_closed", "_empty", "_indexed", "_unclosed", "_unindexed")
+    __slots__ = ("_closed", "_empty", "_ending", "_indexed", "_unclosed", "_unindexed")
 
     def __init__(self) -> None:
         self._unclosed: dict[SegmentName, SegmentEntry] = {}
@@ -27,6 +36,7 @@ class UnclosedSegments:
         self._indexed: SegmentName | None = None  # newest one whose index this owner made
         self._unindexed: dict[SegmentName, SegmentEntry] = {}  # without an index on storage
         self._empty: list[SegmentName] = []  # closed without a flushed byte, and perhaps still listed
+        self._ending: SegmentName | None = None  # the last one that was closed empty to end a quiet log
 
     def __repr__(self) -> str:
         return f"<UnclosedSegments unclosed={len(self._unclosed)} closed={self._closed and self._closed.name}>"
@@ -39,6 +49,12 @@ class UnclosedSegments:
     def is_empty(self) -> bool:
         """True if the log has no earlier segment that this owner knows of."""
         return self._closed is None and not self._unclosed
+
+    @property
+    def has_cleanable_newest(self) -> bool:
+        """True if all segments are closed, and the newest could be cleaned if the record named a later one."""
+        newest = self._closed
+        return not self._unclosed and newest is not None and newest.length > 0 and newest.name not in self._unindexed
 
     @property
     def names(self) -> Iterable[SegmentName]:
@@ -65,17 +81,24 @@ class UnclosedSegments:
         """Note that no more work is due on the segment's index: it is on storage, or was given up."""
         self._unindexed.pop(name, None)
 
-    def leave(self, entry: SegmentEntry) -> None:
-        """Note that the segment is not written any more and is being closed."""
+    def leave(self, entry: SegmentEntry, *, ends_log: bool = False) -> None:
+        """Note that the segment is not written any more and is being closed.
+
+        ``ends_log``: it is empty, to end a quiet log.
+        """
         self._unclosed[entry.name] = entry
+        if ends_log:
+            self._ending = entry.name
 
     def closed(self, entry: SegmentEntry) -> None:
         """Note that the segment is closed: the next record lists it if it is the newest, or lacks its index."""
         del self._unclosed[entry.name]
         is_newest = self._closed is None or self._closed.name.order < entry.name.order
-        if entry.length == 0:
+        if entry.length == 0 and not (is_newest and entry.name == self._ending):
             self._empty.append(entry.name)
         elif is_newest:
+            if self._closed is not None and self._closed.length == 0:
+                self._empty.append(self._closed.name)
             self._closed, self._indexed = entry, entry.name
 
     def listed(self, *opened: SegmentEntry) -> tuple[SegmentEntry, ...]:
@@ -99,8 +122,7 @@ class UnclosedSegments:
     def take_empty(self, listed: Iterable[SegmentEntry]) -> tuple[SegmentName, ...]:
         """Return, once, the segments that closed without a flushed byte and are missing in the stored record.
 
-        Their files are not needed: their batches are in later segments of the same base, and a successor reads only
-        listed ones.
+        Their files are not needed: later segments have the same base, and a successor reads only listed ones.
         """
         names = {entry.name for entry in listed}
         gone = tuple(name for name in self._empty if name not in names)
