@@ -182,7 +182,7 @@ _KEYS = (
         server="log.cleaner.max.compaction.lag.ms",
         check=at_least(1),
         doc="The age of a record at which its log is cleaned whatever its dirty ratio; the open segment is closed at "
-        "this age. The newest segment of a log without produces is not cleaned.",
+        "this age. A log without produces then goes on in an empty segment, so that all of it is cleaned.",
     ),
     ConfigKey(
         name="max.message.bytes",

@@ -83,7 +83,8 @@ class ClosedLog:
     ``later``: indexes of later segments, which have the ends of transactions.  ``recent``: the aborted transactions
     that no index has yet.  ``damaged_at``: the base of the first segment that no round may take, None without any.
     ``lacks_markers``: an index that cannot be read may have the end of a transaction; the record may name its segment.
-    ``has_hidden``: sources of an earlier cleaned segment are left.
+    ``has_hidden``: sources of an earlier cleaned segment are left.  ``newest``: the last segment, if it is closed and
+    has a whole index; the record names it, so no round may take it.
     """
 
     segments: list[ClosedSegment]
@@ -92,6 +93,7 @@ class ClosedLog:
     damaged_at: int | None = None
     lacks_markers: bool = False
     has_hidden: bool = False
+    newest: ClosedSegment | None = None
 
     @property
     def last_cleaning(self) -> LastCleaning | None:
@@ -196,6 +198,9 @@ class ClosedSegments:
                 if not is_behind and found.damaged_at is None:
                     found.damaged_at = listed.name.base
                 found.later += [index] if index is not None else []
+                is_whole = index is not None and index.end_offset == watermark and index.position <= listed.length
+                if listed.end is None and machine.is_all_closed and index is not None and is_whole:
+                    found.newest = ClosedSegment.of(FoundFile.of(listed), index)
         self._known = known
         self._indexes.keep(unread)
         found.end_before_unknown_markers()

@@ -260,6 +260,7 @@ class Janitor:
                 care.is_closed = not care.is_closed
                 if care.is_closed:  # the last segment, which expires from now on; its record may never change again
                     self._schedule_retention(care, now_ms)
+                    self.cleaning.look_soon(care, now_ms)  # its records reach max.compaction.lag.ms from now on
             if machine.config is not care.config:
                 care.config = machine.config
                 self._schedule_retention(care, now_ms)

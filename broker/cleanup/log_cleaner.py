@@ -384,6 +384,7 @@ def log_facts(state: RetentionState, closed: ClosedLog) -> LogFacts:
         high_watermark=machine.high_watermark,
         damaged_at=closed.damaged_at,
         has_pending_swap=closed.has_hidden or machine.swap is not None or machine.record.swap is not None,
+        newest=None if closed.newest is None else closed.newest.facts,
     )
 
 

@@ -227,6 +227,12 @@ class LogCleanerManager(Generic[L]):
         if plan is None:
             return  # too large: the log is looked at again when its record changes
         state.waits_for = plan.waits_for
+        if 0 <= plan.newest_due_ms <= wall_ms:
+            # The change of the record brings the next look; none comes if storage refuses the file.
+            state.driver.roll_empty()
+            self.look_now(state, now_ms + self._retry_ms)
+        elif wall_ms < plan.newest_due_ms < FAR_MS:
+            self.look_now(state, now_ms + max(plan.newest_due_ms - wall_ms, self._clean_ms))
         if plan.reason is Reason.SWAP_PENDING:
             self._queue.schedule(state, Job.HIDDEN, now_ms + state.config.file_delete_delay_ms)
             return

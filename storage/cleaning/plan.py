@@ -69,7 +69,8 @@ class SegmentFacts:
 class LogFacts:
     """The facts of a log: its closed segments from the log start on, without a hole, and its ends.
 
-    ``damaged_at``: the base of the first segment that cannot be read, None without any.
+    ``damaged_at``: the base of the first segment that cannot be read, None without any.  ``newest``: the last segment
+    of a quiet log, closed and named by the record; None of another log.
     """
 
     segments: Sequence[SegmentFacts]
@@ -78,6 +79,7 @@ class LogFacts:
     high_watermark: int
     damaged_at: int | None = None
     has_pending_swap: bool = False
+    newest: SegmentFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,9 @@ class CleaningPlan:
 
     The first segment that is not taken waits for the last stable offset ``waits_for``, or until the time
     ``lag_ends_ms``; -1 if it waits for something else.
+
+    ``newest_due_ms``: from this time on the newest segment of a quiet log has to be cleaned, and the log has to go on
+    in another segment; -1 for never.
     """
 
     reason: Reason
@@ -117,6 +122,7 @@ class CleaningPlan:
     groups: Sequence[Sequence[SegmentFacts]]
     waits_for: int = -1
     lag_ends_ms: int = -1
+    newest_due_ms: int = -1
 
     @property
     def is_due(self) -> bool:
@@ -131,9 +137,7 @@ class CleaningPlan:
 
     def max_lag_ends_ms(self, config: CleaningConfig) -> int | None:
         """Return the last time at which the oldest dirty record is within max.compaction.lag.ms, None for ever."""
-        if self.oldest_dirty_timestamp <= 0 or config.max_compaction_lag_ms == NO_MAX_LAG_MS:
-            return None
-        return self.oldest_dirty_timestamp + config.max_compaction_lag_ms
+        return _lag_ends_ms(self.oldest_dirty_timestamp, config)
 
     def bounds(self, config: CleaningConfig, now_ms: int) -> RoundBounds:
         """Return the bounds of a round that begins now."""
@@ -165,6 +169,7 @@ def plan_cleaning(log: LogFacts, config: CleaningConfig, now_ms: int) -> Cleanin
         oldest_dirty_timestamp=oldest,
         earliest_horizon=min((each.earliest_horizon for each in segments if each.earliest_horizon >= 0), default=-1),
         groups=group_segments(taken, config.segment_bytes),
+        newest_due_ms=_newest_due_ms(log, config),
     )
     if waiting is not None and obstacle in (Reason.UNCOMMITTED, Reason.OPEN_TRANSACTION):
         plan = replace(plan, waits_for=waiting.end_offset)
@@ -189,6 +194,27 @@ def group_segments(segments: Sequence[SegmentFacts], segment_bytes: int) -> list
             groups.append([segment])
             size = segment.bytes
     return groups
+
+
+def _lag_ends_ms(first_timestamp: int, config: CleaningConfig) -> int | None:
+    if first_timestamp <= 0 or config.max_compaction_lag_ms == NO_MAX_LAG_MS:
+        return None
+    return first_timestamp + config.max_compaction_lag_ms
+
+
+def _newest_due_ms(log: LogFacts, config: CleaningConfig) -> int:
+    """Return ``CleaningPlan.newest_due_ms``.
+
+    Another segment serves nothing if the newest could not be cleaned then: it is empty, or wholly below the log start,
+    or a round ends before it.
+    """
+    newest = log.newest
+    if newest is None or not config.is_compacted or log.damaged_at is not None:
+        return -1
+    lag_ends_ms = _lag_ends_ms(newest.first_timestamp, config)
+    if lag_ends_ms is None or not newest.bytes or not log.log_start < newest.end_offset <= log.last_stable_offset:
+        return -1
+    return max(lag_ends_ms + 1, newest.max_timestamp + config.min_compaction_lag_ms)
 
 
 def _first_dirty(log: LogFacts) -> int:

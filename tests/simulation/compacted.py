@@ -10,7 +10,7 @@ from typing import Any
 from bmq.broker.config import LogConfig
 from bmq.meta import ownership
 from bmq.meta.ownership import Swap
-from bmq.storage.cleaning.plan import CleaningConfig, Reason
+from bmq.storage.cleaning.plan import NO_MAX_LAG_MS, CleaningConfig, Reason
 from bmq.storage.layout import base_name
 from tests.harness.waiting import now
 from tests.simulation.frail_files import ROUND_STEPS
@@ -96,6 +96,13 @@ class CompactedWorld(World):
         outcome = care.cleaning if care is not None else None
         if outcome is None or outcome.plan is None or outcome.plan.reason not in _AT_REST:
             return f"the cleaner's last look: {outcome}"
+        if (
+            self.log_config.cleaning.max_compaction_lag_ms != NO_MAX_LAG_MS
+            and machine.log_start < machine.high_watermark
+        ):
+            newest = machine.record.segments[-1]
+            if not machine.is_all_closed or newest.length > 0 or len(machine.record.segments) > 1:
+                return f"the newest segment is not cleaned: {machine.record.segments}"
         return ""
 
 

@@ -702,7 +702,7 @@ async def test_a_round_costs_no_look_at_logs_that_are_idle(monkeypatch: pytest.M
 
 
 async def test_a_quiet_log_is_cleaned_past_max_compaction_lag_whatever_its_ratio() -> None:
-    """The lag closes the open segment, and the record names the newest closed segment only: the others are cleaned."""
+    """The lag closes the open segment; an empty segment follows it, which the record names instead."""
     world = World()
     lag_ms = 60_000
     configs = {
@@ -722,20 +722,118 @@ async def test_a_quiet_log_is_cleaned_past_max_compaction_lag_whatever_its_ratio
     machine, cleaning = owner.driver.machine, owner.janitor.cleaning
     assert machine.is_all_closed, "after the lag, long before a segment without produces is closed"
     assert machine.broker.idle_close_ms > 75_000
-    (newest,) = machine.record.segments
     assert cleaning.cleaner.rounds == 1
-    (care,) = owner.janitor.queue.states.values()
-    assert care.cleaning is not None
-    assert care.cleaning.plan is not None
-    assert (care.cleaning.plan.end, newest.end_offset) == (newest.name.base, 20)
+    for _ in range(40):  # behind file.delete.delay.ms
+        await owner.round(5)
+    assert cleaning.cleaner.rounds == 2, "the newest segment is cleaned behind an empty one"
     assert finish_steps(cleaning.totals()).max_delay_s == 0
-    found, count = await contents(world, 0, 20)
-    assert found == last
-    assert count == KEYS + newest.end_offset - newest.name.base
+    assert await contents(world, 0, 20) == (last, KEYS)
+    (newest,) = machine.record.segments
+    assert (newest.name.base, newest.length, newest.end_offset) == (20, 0, 20)
     for _ in range(50):
         await owner.round(60)
-    assert cleaning.cleaner.rounds == 1, "the newest segment stays: a successor begins to read at its end"
-    assert machine.record.segments == (newest,)
+    assert cleaning.cleaner.rounds == 2, "nothing is left to be cleaned"
+    assert machine.record.segments == (newest,), "no further segment comes"
+    assert await hidden(world) == 0
+
+
+@pytest.mark.parametrize("how", ["moves", "dies"])
+async def test_a_successor_goes_on_behind_an_empty_segment(how: str) -> None:
+    """Open a log from the index of its empty segment: the segment before is cleaned, and its first file is deleted."""
+    world = World()
+    config = replace(COMPACT, segment_bytes=2_000, cleaning=replace(COMPACT.cleaning, max_compaction_lag_ms=60_000))
+    owner = await compacted(world, config=config)
+    last = await update(owner, 20)
+    for _ in range(60):
+        await owner.round(10)
+    (empty,) = owner.driver.machine.record.segments
+    assert empty.length == 0
+    assert empty.name.base == 20
+    assert await cleaned(world) == 1
+    if how == "moves":
+        await owner.broker.move(KEY)
+    owner.die()
+    heir = await compacted(world, "b", config)
+    assert heir.watermark == 20
+    assert heir.driver.machine.record.segments == (empty,)
+    for _ in range(30):
+        await heir.round(10)
+    assert heir.driver.machine.record.segments == (empty,), "no empty segment follows an empty one"
+    last |= await update(heir, 2)
+    assert max(offset for offset, _ in last.values()) == 21
+    assert heir.driver.machine.record.segments[0] == empty
+    for _ in range(60):
+        await heir.round(10)
+    assert await contents(world, 0, 22) == (last, KEYS)
+    (newest,) = heir.driver.machine.record.segments
+    assert (newest.length, newest.name.base) == (0, 22)
+    assert empty.name not in [one.name async for one in walk(world.reading, PATH)], "the file without records is gone"
+    assert await hidden(world) == 0
+
+
+@pytest.mark.parametrize("lost", ["index", "index and journals", "file"])
+async def test_a_successor_names_no_segment_that_was_cleaned_behind_a_lost_index(
+    lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The journal's last checkpoint is of the segment before, whose file is gone; the record must not get its name."""
+    world = World()
+    config = replace(COMPACT, segment_bytes=2_000, cleaning=replace(COMPACT.cleaning, max_compaction_lag_ms=60_000))
+    owner = await compacted(world, config=config)
+    last = await update(owner, 20)
+    for _ in range(60):
+        await owner.round(10)
+    (empty,) = owner.driver.machine.record.segments
+    assert empty.length == 0
+    owner.die()
+    if lost == "file":
+        await world.reading.delete(PATH.log(empty.name))
+    else:
+        await world.reading.delete(PATH.idx(empty.name))
+    if lost == "index and journals":
+        await world.reading.delete("/journals", recursive=True)
+    heir = await compacted(world, "b", config)
+    assert heir.watermark == 20
+    last |= await update(heir, 1)
+    before, after = heir.driver.machine.record.segments
+    assert before.name == empty.name
+    assert after.name.base == 20
+    heir.die()
+    third = await compacted(world, "c", config)
+    last |= await update(third, 1)
+    vanished = [record.message for record in caplog.records if "vanished" in record.message]
+    assert bool(vanished) == (lost == "file"), "its own file alone is missed"
+    for _ in range(60):
+        await third.round(10)
+    assert await contents(world, 0, 22) == (last, KEYS)
+
+
+async def test_a_quiet_log_without_a_lag_registers_no_empty_segment() -> None:
+    world = World()
+    owner = await compacted(world)
+    await update(owner, 20)
+    for _ in range(60):
+        await owner.round(60)
+    (newest,) = owner.driver.machine.record.segments
+    assert newest.length > 0
+
+
+async def test_a_quiet_log_is_cleaned_once_storage_takes_an_empty_segment() -> None:
+    world = World()
+    config = replace(COMPACT, cleaning=replace(COMPACT.cleaning, max_compaction_lag_ms=600_000))
+    owner = await compacted(world, config=config)
+    last = await update(owner, 20)
+    for _ in range(20):
+        await owner.round(20)
+    assert owner.driver.machine.is_all_closed
+    world.storage.is_full = True
+    for _ in range(20):
+        await owner.round(60)
+    (newest,) = owner.driver.machine.record.segments
+    assert newest.length > 0
+    world.storage.is_full = False
+    for _ in range(20):
+        await owner.round(20)
+    assert await contents(world, 0, 20) == (last, KEYS)
 
 
 @pytest.mark.parametrize("error", [StorageUnavailable, PipelineFailed, KvError, TimeoutError])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -191,3 +192,27 @@ def test_a_plan_tells_what_the_next_segment_waits_for() -> None:
     facts = replace(facts, segments=[*segments((100, -1), time=NOW_MS - 9_000), segments((0, 0), (900, -1))[1]])
     below = planned(facts, replace(COMPACTED, min_compaction_lag_ms=5_000, min_cleanable_dirty_ratio=1.0))
     assert (below.reason, below.lag_ends_ms) == (Reason.BELOW_RATIO, NOW_MS + 4_000), "the ratio rises with time"
+
+
+@pytest.mark.parametrize(
+    ("change", "config", "due_ms"),
+    [
+        ({}, {}, -1),
+        ({}, {"max_compaction_lag_ms": 60_000}, NOW_MS + 59_001),
+        ({}, {"max_compaction_lag_ms": 60_000, "min_compaction_lag_ms": 60_000}, NOW_MS + 59_500),
+        ({}, {"max_compaction_lag_ms": 60_000, "is_compacted": False}, -1),
+        ({"damaged_at": 20}, {"max_compaction_lag_ms": 60_000}, -1),
+        ({"last_stable_offset": 39}, {"max_compaction_lag_ms": 60_000}, -1),
+        ({"log_start": 40}, {"max_compaction_lag_ms": 60_000}, -1),
+        ({"newest": None}, {"max_compaction_lag_ms": 60_000}, -1),
+        ({"newest": SegmentFacts(base=40, end_offset=40, bytes=0, max_timestamp=NOW_MS)},
+         {"max_compaction_lag_ms": 60_000}, -1),
+    ],
+)  # fmt: skip
+def test_the_newest_segment_of_a_quiet_log_is_due_when_its_oldest_record_passes_the_lag(
+    change: dict[str, Any], config: dict[str, Any], due_ms: int
+) -> None:
+    """Not if a round could not take it even behind another segment."""
+    newest = SegmentFacts(base=20, end_offset=40, bytes=100, first_timestamp=NOW_MS - 1_000, max_timestamp=NOW_MS - 500)
+    facts = replace(log((10, 50), (10, 50)), **{"newest": newest, "last_stable_offset": 40, **change})
+    assert planned(facts, replace(COMPACTED, **config)).newest_due_ms == due_ms
