@@ -673,4 +673,5 @@ async def test_records_without_a_time_are_as_young_as_their_file() -> None:
     assert care.cleaning.why_not is Reason.MIN_LAG
     for _ in range(5):
         await owner.round(20)
-    assert owner.janitor.cleaning.cleaner.rounds == 1
+    assert owner.janitor.cleaning.cleaner.rounds == 2, "the second behind the close of the newest segment"
+    assert (await contents(world, 0, 20))[1] == 2, "the newest segment stays as it is"
