@@ -246,6 +246,8 @@ def _check_superseded(
     else:
         what = f"all its {length} bytes are ignored: a later segment begins at {segment.limit}"
         meaning = "Harmless: its pipeline failed before anything in it was acknowledged."
+        if index is not None and not length:
+            meaning = "Harmless: it was the empty end of a quiet compacted log, and is deleted with the next roll."
         report.add(
             Finding(file=segment.log, what=what, meaning=meaning, is_fault=False, position=0, offset=segment.name.base)
         )

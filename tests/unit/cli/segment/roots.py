@@ -93,7 +93,7 @@ def described(name: SegmentName, *data: bytes, **changes: Any) -> Checkpoint:
             epochs.append((b.leader_epoch, b.base_offset))
         position += len(raw)
     fields: dict[str, Any] = {
-        "segment": name, "position": position, "end_offset": Batch(memoryview(data[-1])).next_offset,
+        "segment": name, "position": position, "end_offset": Batch(memoryview(data[-1])).next_offset if data else name.base,
         "log_start": 0, "is_closed": True, "max_timestamp": highest, "max_timestamp_offset": highest_at,
         "index": index, "epochs": tuple(epochs),
     }  # fmt: skip

@@ -62,6 +62,17 @@ def test_a_superseded_segment_is_ignored_unless_it_was_flushed(root: Root) -> No
     assert "below data that was flushed here" in line
 
 
+def test_the_empty_end_of_a_quiet_log_is_no_fault(root: Root) -> None:
+    root.log(0, *THREE[:2])
+    root.log(6, n=1)
+    root.idx(described(SegmentName(6, 1, 1)))
+    root.log(6, batch(6), n=2)
+    status, lines = root.run_json("verify", "--topic", "orders")
+    assert status == 0
+    (meaning,) = [line["meaning"] for line in lines if line["kind"] == "note"]
+    assert "the empty end of a quiet compacted log" in meaning
+
+
 def test_sources_that_wait_for_their_deletion_are_no_fault(root: Root) -> None:
     """A cleaned segment has replaced them; the owner deletes them file.delete.delay.ms later."""
     cleaned = SegmentName(0, 1, 1, 1)
