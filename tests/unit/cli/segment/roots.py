@@ -92,8 +92,9 @@ def described(name: SegmentName, *data: bytes, **changes: Any) -> Checkpoint:
         if not epochs or epochs[-1][0] != b.leader_epoch:
             epochs.append((b.leader_epoch, b.base_offset))
         position += len(raw)
+    end = Batch(memoryview(data[-1])).next_offset if data else name.base
     fields: dict[str, Any] = {
-        "segment": name, "position": position, "end_offset": Batch(memoryview(data[-1])).next_offset if data else name.base,
+        "segment": name, "position": position, "end_offset": end,
         "log_start": 0, "is_closed": True, "max_timestamp": highest, "max_timestamp_offset": highest_at,
         "index": index, "epochs": tuple(epochs),
     }  # fmt: skip

@@ -63,6 +63,7 @@ def test_on_hdfs_the_log_in_is_that_of_the_servers_settings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["segment", "verify", "--topic", "orders", "--root", "hdfs://127.0.0.1:9/a"]
+    (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("BMQ_HADOOP_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("BMQ_HDFS_KEYTAB", "/no/such.keytab")
     assert main(arguments) == 2
