@@ -34,6 +34,8 @@ from bench.transactions_plan import (
 
 OBJECTIONS = Path(__file__).with_name("transactions_objections.md")
 """What the page does not show, and what an expert would object to: true of the method, whatever the figures are."""
+REASONS = Path(__file__).with_name("transactions_reasons.md")
+"""Why aims are missed: measured apart from the page."""
 FIGURES = {"transactions_s": "transactions/s", "p50_us": "commit p50, ms", "p99_us": "commit p99, ms"}
 OWN = {COST: (FLUSHES, TRANSACTIONS, "transactions_s"), READS: (UNCOMMITTED, COMMITTED, "records_s")}
 """The benches whose cases are compared within a deployment: the case before, the case after, and the rate."""
@@ -72,6 +74,8 @@ def write(results: Results, out: Path) -> None:
 def page(results: Results) -> str:
     """Return the page.  Raises ValueError for results that do not name their commit."""
     parts = [opening(results, "transactions", "Transactions", _what(results), warmed_by="transactions"), _aims(results)]
+    if not all(each.is_met for each in aimed(results)):
+        parts.append(REASONS.read_text().strip())
     sections = {ONE: _beside, MANY: _beside, COST: _own, READS: _own}
     for bench, section in sections.items():
         if results.of_bench(bench):

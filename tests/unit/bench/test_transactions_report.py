@@ -112,3 +112,11 @@ def test_a_site_without_kafka_has_figures_and_no_ratio(results: Results) -> None
     text = page(results)
     assert "beside Kafka, three nodes" not in text
     assert "| Java, 1 record | 120 |" in section(text, "## One producer")
+
+
+def test_a_page_whose_aims_are_missed_says_why(results: Results) -> None:
+    title = "## Why aims are missed"
+    assert title in page(results)
+    results.samples = [each for each in results.samples if each.bench == ONE]
+    assert all(each.is_met for each in aimed(results))
+    assert title not in page(results)
