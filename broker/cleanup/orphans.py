@@ -15,6 +15,7 @@ from contextlib import aclosing
 from bmq.broker.cleanup.merge_drafts import is_merge_draft
 from bmq.broker.cleanup.upkeep_queue import UpkeepState
 from bmq.broker.context import BrokerContext
+from bmq.broker.partition.machine import PartitionMachine
 from bmq.core.errors import FormatError
 from bmq.core.logging.fields import fields
 from bmq.meta import ownership
@@ -61,8 +62,8 @@ class Sweeper:
     async def sweep(self, state: UpkeepState, now_ms: int, job: str | None = None) -> bool:
         """Delete the files that earlier owners left under temporary names.  Returns whether there were any.
 
-        Files of the present epoch are not touched, whatever their holder: an epoch has one owner, which is about to use
-        a spare or has given it up.  Its successor deletes them.  The draft of a merge stays until it is settled: beside
+        Files of the present epoch stay, but for spares that this process has given up and could not delete: a spare
+        that is left keeps its epoch from being merged.  The draft of a merge stays until it is settled: beside
         a late ``concat``, nothing else shows that this call is to come.  Folders of jobs are deleted ``JOB_GRACE_MS``
         after their last change, but for the folder of ``job``, which holds the partition.  A folder that this process
         may not delete waits for ``DENIED_PAUSE_MS`` and longer, while every look finds it.  ``now_ms`` is wall time.
@@ -82,7 +83,7 @@ class Sweeper:
             and status.path not in named
             and not status.is_dir
             and (not is_merge_draft(status.path) or status.path in state.settled_merges)
-            and (holder := self._left_by(status, machine.epoch)) is not None
+            and (holder := self._left_by(status, machine)) is not None
         ]
         pauses = state.denied_pauses
         state.denied_pauses = {each.path: pauses[each.path] for each in listed if each.path in pauses}
@@ -140,12 +141,15 @@ class Sweeper:
                     return True
         return False
 
-    def _left_by(self, status: FileStatus, epoch: int) -> str | None:
+    def _left_by(self, status: FileStatus, machine: PartitionMachine) -> str | None:
         """Return the lease holder of a file that cannot be of use any more, "" if it has none; None: it must stay."""
         name = layout.base_name(status.path)
         spare = layout.parse_spare(name)
         if spare is not None:
-            return spare[2] if spare[0] < epoch else None
+            epoch, serial, holder = spare
+            is_own = epoch == machine.epoch and holder == self._context.incarnation
+            is_left = epoch < machine.epoch or (is_own and machine.next_segment.has_given_up(status.path, serial))
+            return holder if is_left else None
         draft = _DRAFT.fullmatch(name)
         if draft is not None:
             return draft[1] if not name.endswith(f"-{self._context.incarnation}") else None

@@ -12,9 +12,9 @@ async def remove_unused(fs: FileSystem, appender: Appender, within_s: float) -> 
     """Close the file, then delete it; each may take ``within_s`` seconds.
 
     The order matters: the writer of a deleted file would go on being acknowledged. A file that does not close, because
-    its pipeline broke, is aborted, which ends its acknowledgements too, and deleted as well. HDFS would keep it open
-    for as long as this process lives, and the janitor does not remove files of the partition's present epoch. A file
-    that cannot be deleted is left to the janitor of a later owner.
+    its pipeline broke, is aborted, which ends its acknowledgements too, and deleted as well: HDFS would keep it open
+    for as long as this process lives. A file that cannot be deleted is left to the janitor's sweep
+    (``SegmentRoll.has_given_up``).
     """
     try:
         async with asyncio.timeout(within_s):

@@ -147,6 +147,17 @@ class SegmentRoll:
         entry, self._entry, self.spare = self._entry, None, Spare.NONE
         return [ev.DropSpare(entry)]
 
+    def has_given_up(self, spare: str, serial: int) -> bool:
+        """Return whether this owner's file at this path, with this serial, is left from an attempt that is over.
+
+        The caller excludes the files that the record lists. While a spare is being created, no file counts as left: the
+        creation may take a file that was made ahead (``broker.files.precreated``).
+        """
+        used = (self._entry, self._registering, self._naming)
+        if self.spare is Spare.CREATING or any(entry is not None and entry.spare == spare for entry in used):
+            return False
+        return 0 < self._serial >= serial
+
     # ------------------------------------------------------------------------------------------------------- its name
 
     def register(self, base: int, epoch: int) -> SegmentEntry:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from bmq.broker import events as ev
 from bmq.broker.cleanup.janitor import Janitor
 from bmq.broker.cleanup.retention import RetentionState
 from bmq.broker.cleanup.segment_merge import Merge, Pass, RepairIndex, merged, plan_merges
@@ -224,6 +225,33 @@ async def test_epochs_with_a_spare_left_are_not_merged_until_it_is_swept() -> No
         await second.rounds(600)
     assert layout.base_name(spare) not in await world.names()
     assert (await world.logs())[:2] == [0, 11]
+    assert await world.records(0, 14) == world.sent
+
+
+async def test_an_owners_own_spare_that_it_could_not_delete_is_swept() -> None:
+    """Storage refuses the deletion of a spare that is not needed: merging of the epoch goes on after the sweep."""
+    world = World()
+    owner = await small_segments(world)
+    files = owner.broker.context.fs
+    delete, refused = files.delete, list[str]()
+
+    async def refuse_spares(path: str, *, recursive: bool = False) -> bool:
+        if layout.base_name(path).startswith(".spare-"):
+            refused.append(path)
+            raise StorageUnavailable("safe mode")
+        return await delete(path, recursive=recursive)
+
+    files.delete = refuse_spares  # type: ignore[method-assign]
+    appender = await owner.driver.segments.create(ev.CreateSpare(owner.driver.machine.epoch, 3, 1 << 20, 512))
+    await owner.driver.segments.drop(appender)
+    files.delete = delete  # type: ignore[method-assign]
+    assert len(refused) == 1
+    owner.configure(segment_bytes=2_000)
+    await owner.rounds()
+    assert len(await world.logs()) == 14
+    for _ in range(5):
+        await owner.rounds(600)
+    assert await world.logs() == [0, 11, 12, 13]
     assert await world.records(0, 14) == world.sent
 
 

@@ -99,3 +99,23 @@ def test_only_a_spare_that_is_ready_can_be_dropped() -> None:
     roll.create(1, 1 << 20, 0, 1)
     roll.failed()
     assert (roll.spare, roll.drop()) == (Spare.NONE, [])
+
+
+def test_spares_are_given_up_once_they_are_neither_in_use_nor_about_to_be() -> None:
+    roll = SegmentRoll()
+    path, made_ahead = SPARE.spare, "/topics/orders/0/.spare-00000001-0000-a"
+    assert not roll.has_given_up(made_ahead, 0), "the first creation may take it"
+    roll.create(1, 1 << 20, 0, 1)
+    assert not roll.has_given_up(made_ahead, 0)
+    assert not roll.has_given_up(path, 1)
+    roll.ready(SPARE, 1)
+    assert roll.has_given_up(made_ahead, 0)
+    for step in (lambda: None, lambda: roll.register(10, 1), roll.name):
+        step()
+        assert not roll.has_given_up(path, 1)
+    roll.named()
+    assert roll.has_given_up(path, 1)
+    roll.create(1, 1 << 20, 0, 1)
+    assert not roll.has_given_up(path, 1)
+    roll.failed()
+    assert [roll.has_given_up(f"{path}{serial}", serial) for serial in (1, 2, 3)] == [True, True, False]
