@@ -17,7 +17,10 @@ or missing.  DNS gives no name of the server's address in time, the server is si
 
 
 class StorageLogins:
-    """Counts of log-ins and of their failures, and the end of the ticket; ``clock`` is in seconds since 1970."""
+    """Counts of log-ins and of their failures, and the ends of the ticket and the delegation token.
+
+    ``clock`` is in seconds since 1970.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -25,6 +28,7 @@ class StorageLogins:
         self._failures: Counter[str] = Counter()
         self._last_at: float | None = None
         self._ticket_ends_at: float | None = None
+        self._token_ends_at: float | None = None
         self.total = 0
         """Log-ins that succeeded."""
 
@@ -33,8 +37,8 @@ class StorageLogins:
 
     @property
     def is_used(self) -> bool:
-        """True once this process has tried to log in."""
-        return self.total > 0 or bool(self._failures)
+        """True once this process has tried to log in, or has a delegation token to log in with."""
+        return self.total > 0 or bool(self._failures) or self._token_ends_at is not None
 
     @property
     def failures(self) -> Mapping[str, int]:
@@ -45,7 +49,14 @@ class StorageLogins:
     @property
     def ticket_left_s(self) -> float | None:
         """Seconds until the ticket in use ends, 0 after its end; None if no ticket was fetched yet."""
-        ends_at = self._ticket_ends_at
+        return self._left_s(self._ticket_ends_at)
+
+    @property
+    def token_left_s(self) -> float | None:
+        """Seconds until no renewal helps the delegation token in use, 0 from then on; None without a token."""
+        return self._left_s(self._token_ends_at)
+
+    def _left_s(self, ends_at: float | None) -> float | None:
         return None if ends_at is None else max(0.0, ends_at - self._clock())
 
     @property
@@ -69,6 +80,13 @@ class StorageLogins:
     def ticket_lives(self, left_s: float) -> None:
         """Note that the ticket in use lives for another ``left_s``."""
         self._ticket_ends_at = self._clock() + left_s
+
+    def token_ends(self, ends_at: float | None) -> None:
+        """Note the time (in seconds since 1970) from which on no renewal helps the delegation token in use.
+
+        None if the time is not known.
+        """
+        self._token_ends_at = ends_at
 
 
 LOGINS = StorageLogins()

@@ -14,6 +14,7 @@ from bmq.storage.hdfs.delegation_token import HDFS_DELEGATION_TOKEN, LOGICAL, Ha
 from bmq.storage.hdfs.library_thread import LibraryThread
 from bmq.storage.hdfs.sasl import AUTHENTICATION, SIMPLE, TOKEN, LoginFailed, Negotiation, Protection
 from bmq.storage.hdfs.token_file import TOKEN_FILE_LOCATION, FileState, Tokens, file_states, read_token_files
+from bmq.storage.logins import LOGINS
 
 WAIT_S = 2.0
 """Longest wait of a log-in for its token file, which takes a millisecond."""
@@ -81,6 +82,7 @@ class FileToken:
         self._thread = LibraryThread("hdfs-token-file")
         self._reading: asyncio.Future[None] | None = None
         self._is_closed = False
+        _note_end(token)
 
     def __repr__(self) -> str:
         return f"FileToken({self})"
@@ -126,6 +128,12 @@ class FileToken:
             _log.warning("a changed token file cannot be used: the former token is kept", extra=fields(error=error))
             found = None
         self._token, self._states = found or self._token, states
+        _note_end(self._token)
+
+
+def _note_end(token: HadoopToken) -> None:
+    """Note the end of the token for this process's metrics: another program has to replace the token."""
+    LOGINS.token_ends(token.ends_ms / 1000 if token.ends_ms else None)
 
 
 def choose_token(tokens: Tokens, services: Collection[str]) -> HadoopToken | None:

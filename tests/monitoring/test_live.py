@@ -36,7 +36,7 @@ COMPLAINTS = {
     "kafka_consumergroup_lag_sum": 'non-histogram and non-summary metrics should not have "_sum" suffix',
 }
 """Metrics to which `promtool check metrics` objects, and which stay, with its text."""
-OF_KERBEROS = {"bmq_hdfs_login_failures_total", "bmq_hdfs_ticket_left_seconds"}
+OF_KERBEROS = {"bmq_hdfs_login_failures_total", "bmq_hdfs_ticket_left_seconds", "bmq_hdfs_token_left_seconds"}
 """Metrics of processes that log in to HDFS, which nobody does here: tests/unit/server/queries/test_login_metrics.py."""
 
 

@@ -24,3 +24,12 @@ def test_log_ins_failures_by_reason_and_the_tickets_time_left() -> None:
     assert by_name["hdfs_logins"].value == 1
     assert by_name["hdfs_logins"].is_counter
     assert by_name["hdfs_ticket_left_seconds"].value == 30.0
+    assert "hdfs_token_left_seconds" not in by_name
+
+
+def test_a_delegation_tokens_time_left_is_shown_before_the_first_log_in() -> None:
+    logins = StorageLogins(lambda: 100.0)
+    logins.token_ends(700.0)
+    by_name = {each.name: each for each in login_metrics(logins)}
+    assert by_name["hdfs_token_left_seconds"].value == 600.0
+    assert "hdfs_ticket_left_seconds" not in by_name

@@ -27,6 +27,7 @@ from bmq.storage.hdfs.security import HdfsSecurity
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.hdfs.token_file import FILE_BYTES_MAX, FILES_MAX, FileState, file_states, read_token_files
 from bmq.storage.hdfs.token_login import DelegatedAuthenticator, FileToken, GivenToken, choose_token
+from bmq.storage.logins import StorageLogins
 from bmq.storage.open import fetch_storage_token
 from tests.harness.waiting import until
 from tests.services.hdfs_config import write_conf
@@ -331,6 +332,17 @@ async def test_another_token_in_the_file_is_used_after_a_refusal(file: Path) -> 
     identity.negotiate("nn1:8020")
     assert str(identity) == f"the delegation token 1 of Jürgen in {file}"
     assert not await identity.has_another(), "the NameNode has refused this one, too"
+
+
+async def test_the_tokens_end_is_a_metric(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logins = StorageLogins(lambda: 0.0)
+    monkeypatch.setattr(token_login, "LOGINS", logins)
+    tokens = read_from(file, "ha-hdfs:nameservice")
+    assert logins.token_left_s == TOKEN.ends_ms / 1000 > 0
+    logins.token_ends(None)
+    put(file, WRITABLE + b" ")
+    await tokens.refresh()
+    assert logins.token_left_s == tokens.current().ends_ms / 1000 > 0
 
 
 async def test_a_file_that_is_damaged_or_gone_later_leaves_the_former_token(
