@@ -16,6 +16,7 @@ from tests.integration.clients.drivers.base import (
     ClientError,
     poll_until,
 )
+from tests.integration.clients.drivers.kafka_python import poll_member
 from tests.integration.clients.transactional.base import (
     ABORT_EVERY,
     SENTINEL,
@@ -126,7 +127,7 @@ class KafkaPythonTransactional(Transactional):
 
         def step() -> bool:
             nonlocal number, committed
-            found = consumer.poll(timeout_ms=POLL_MS, max_records=loop.batch)
+            found = poll_member(consumer, loop.batch)
             if found:
                 number += 1
                 transactor.begin()
