@@ -23,7 +23,7 @@ List and describe transactions of a running cluster, and end them after their pr
 
 An open transaction holds back consumers with isolation.level=read_committed. Its coordinator aborts the transaction
 after the producer's transaction.timeout.ms, and at once by `fence`. For transactions without a coordinator there are
-`find-hanging` and `abort`.
+`find-hanging` and `abort`. `describe-producers` shows a partition's side.
 """
 
 
@@ -36,7 +36,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], te
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    actions = parser.add_subparsers(dest="action", metavar="list|describe|fence|find-hanging|abort", required=True)
+    names = "list|describe|fence|describe-producers|find-hanging|abort"
+    actions = parser.add_subparsers(dest="action", metavar=names, required=True)
     listing = add_command(
         actions,
         "list",
@@ -70,7 +71,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], te
         "bmq transaction fence orders-1",
     )
     fencing.add_argument("ids", nargs="+", type=_id, metavar="ID", help="which transactional ids")
-    _add_hanging(actions)
+    _add_of_partitions(actions)
 
 
 def _id(text: str) -> str:
@@ -79,8 +80,17 @@ def _id(text: str) -> str:
     return text
 
 
-def _add_hanging(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the parsers of the two commands."""
+def _add_of_partitions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the parsers of the commands for single partitions."""
+    describing = add_command(
+        actions,
+        "describe-producers",
+        Late("bmq.cli.transaction.producers", "describe_producers"),
+        "print the producers that a partition's log knows, and where their open transactions begin",
+        "bmq transaction describe-producers orders 3",
+    )
+    describing.add_argument("topic", metavar="TOPIC", help="whose partition")
+    describing.add_argument("partition", type=partition_number, metavar="PARTITION", help="its number")
     finding = add_command(
         actions,
         "find-hanging",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kafka.protocol.admin.transactions import DescribeProducersRequest, ListTransactionsRequest
+from kafka.protocol.admin.transactions import ListTransactionsRequest
 from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
 from bmq.cli.admin_client import (
@@ -25,6 +25,7 @@ from bmq.cli.admin_client import (
 from bmq.cli.group.offsets import led_partitions
 from bmq.cli.output import fail, format_time, print_json, print_table, printable
 from bmq.cli.transaction import coordinators
+from bmq.cli.transaction.producers import known_in
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused
 
@@ -65,7 +66,7 @@ def find_hanging(admin: AdminClient, arguments: argparse.Namespace) -> int:
     status, suspects = 0, list[OpenTransaction]()
     keys = sorted((key.topic, key.partition) for key in led)
     for first in range(0, len(keys), PARTITIONS_A_REQUEST):
-        found, errors = open_in(admin, arguments, keys[first : first + PARTITIONS_A_REQUEST])
+        found, errors = open_in(admin, keys[first : first + PARTITIONS_A_REQUEST])
         suspects += [each for each in found if each.last_timestamp < open_since_ms]
         for (topic, partition), text in errors.items():
             status = fail(f"{topic}-{partition} was not looked at: {text}")
@@ -83,31 +84,19 @@ def find_hanging(admin: AdminClient, arguments: argparse.Namespace) -> int:
 
 
 def open_in(
-    admin: AdminClient, arguments: argparse.Namespace, keys: Sequence[tuple[str, int]]
+    admin: AdminClient, keys: Sequence[tuple[str, int]]
 ) -> tuple[list[OpenTransaction], dict[tuple[str, int], str]]:
     """Return the open transactions of partitions, and the errors of partitions without a response."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in keys:
-        topics.setdefault(topic, []).append(partition)
-    of = DescribeProducersRequest.TopicRequest
-    response = ask(
-        admin, DescribeProducersRequest(topics=[of(name=name, partition_indexes=each) for name, each in topics.items()])
-    )
-    found, errors = list[OpenTransaction](), dict[tuple[str, int], str]()
-    for topic in response.topics:
-        for partition in topic.partitions:
-            key = (topic.name, partition.partition_index)
-            if partition.error_code:
-                errors[key] = describe_code(
-                    partition.error_code, partition.error_message, f"Read on topic {topic.name}"
-                )
-            found += [
-                OpenTransaction(
-                    *key, each.producer_id, each.producer_epoch, each.coordinator_epoch, each.current_txn_start_offset,
-                    each.last_timestamp,
-                )
-                for each in partition.active_producers if each.current_txn_start_offset >= 0
-            ]  # fmt: skip
+    known, errors = known_in(admin, keys)
+    found = [
+        OpenTransaction(
+            *key, each.producer_id, each.producer_epoch, each.coordinator_epoch,
+            each.current_transaction_start_offset, each.last_timestamp,
+        )
+        for key, producers in known.items()
+        for each in producers
+        if each.current_transaction_start_offset >= 0
+    ]  # fmt: skip
     return found, errors
 
 
@@ -152,7 +141,7 @@ def abort(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """
     key = (arguments.topic, arguments.partition)
     what = f"{arguments.topic}-{arguments.partition}"
-    found, errors = open_in(admin, arguments, [key])
+    found, errors = open_in(admin, [key])
     if errors:
         raise RequestRefused(f"{what}: {errors[key]}")
     transaction = next((each for each in found if each.start_offset == arguments.start_offset), None)
