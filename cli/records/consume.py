@@ -15,7 +15,7 @@ from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import CorruptRecordError, GroupAuthorizationFailedError, TopicAuthorizationFailedError
 from kafka.protocol.consumer import OffsetSpec, OffsetTimestamp
 
@@ -30,6 +30,7 @@ from bmq.cli.admin_client import (
 from bmq.cli.group.offsets import ends_of, led_partitions
 from bmq.cli.output import fail
 from bmq.cli.records.consume_loop import ConsumeLoop, Consumer, Plan, partition_name, stop_signals
+from bmq.cli.records.group_consumer import GroupConsumer
 from bmq.cli.records.output import Writer, fields_writer, json_writer, raw_writer, text_writer
 from bmq.cli.records.positions import (
     LogBounds,
@@ -66,7 +67,7 @@ def consume(admin: AdminClient, arguments: argparse.Namespace) -> int:
     plan = _plan(admin, arguments, keys)
     is_group = arguments.group is not None
     consumer: Consumer = open_client(
-        KafkaConsumer,
+        GroupConsumer,
         arguments.bootstrap_server,
         arguments.timeout,
         arguments.settings,

@@ -13,11 +13,12 @@ import threading
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from PIL import Image
 from playwright.sync_api import Browser, ViewportSize
 
+from bmq.cli.records.group_consumer import GroupConsumer
 from tests.services import browser as browsers
 from tests.services.bmq_cluster import PROXY, BmqCluster
 from tests.services.etcd import EtcdCluster
@@ -91,7 +92,7 @@ class Clients:
         producer.close()
 
     def _consume(self, group: str, topic: str, record_s: float) -> None:
-        consumer = KafkaConsumer(
+        consumer = GroupConsumer(
             topic, bootstrap_servers=self._bootstrap, group_id=group, client_id=f"{group}-1",
             auto_offset_reset="earliest", max_poll_records=50,
         )  # fmt: skip
