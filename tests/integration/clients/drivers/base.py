@@ -135,11 +135,20 @@ class Driver(ABC):
     def delete_group(self, group: str) -> None: ...
 
 
-def poll_until(step: Callable[[], bool], what: Callable[[], object]) -> None:
-    """Call ``step``, which polls the library and waits in there, until it says that the wait is over."""
-    deadline = time.monotonic() + OPERATION_TIMEOUT_S
+def poll_until(
+    step: Callable[[], bool], what: Callable[[], object], *, progress: Callable[[], object] | None = None
+) -> None:
+    """Call ``step``, which polls the library and waits in there, until it says that the wait is over.
+
+    Raises ClientError after OPERATION_TIMEOUT_S.  With ``progress`` the time begins again at each new value of it: the
+    caller's work has a bound of its own, and a busy machine only takes longer for it.
+    """
+    deadline, before = time.monotonic() + OPERATION_TIMEOUT_S, progress and progress()
     while not step():
-        if time.monotonic() > deadline:
+        now, reached = time.monotonic(), progress and progress()
+        if reached != before:
+            deadline, before = now + OPERATION_TIMEOUT_S, reached
+        elif now > deadline:
             raise ClientError(f"not within {OPERATION_TIMEOUT_S:.0f} s: {what()}")
 
 

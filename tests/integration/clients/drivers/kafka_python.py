@@ -34,8 +34,6 @@ from tests.integration.clients.drivers.base import (
 )
 
 POLL_MS = 50
-JOIN_MS = 10_000
-"""Longest time of a poll that joins a group."""
 BOOTSTRAP_TIMEOUT_MS = 6_000
 """How long a client with a log-in tries to get in.  It does not end earlier when it is refused."""
 ASSIGNORS = {
@@ -44,15 +42,6 @@ ASSIGNORS = {
     "sticky": StickyPartitionAssignor,
     "cooperative-sticky": CooperativeStickyAssignor,
 }
-
-
-def poll_member(consumer: KafkaConsumer, count: int) -> Any:
-    """Poll for up to ``count`` records of a group's member; return them by partition.
-
-    Until the member has partitions, a poll lasts as long as a join. kafka-python 3.0 drops an assignment that comes as
-    its poll ends: the member has no partitions then, and does not join again.
-    """
-    return consumer.poll(timeout_ms=POLL_MS if consumer.assignment() else JOIN_MS, max_records=count)
 
 
 class KafkaPython(Driver):
@@ -131,10 +120,10 @@ class KafkaPython(Driver):
     def consume(self, topics: Sequence[str], group: str, count: int) -> list[Record]:
         records: list[Record] = []
         with self._consumer(group=group) as consumer:
-            _subscribe(consumer, topics)
+            subscribe(consumer, topics)
 
             def poll() -> bool:
-                found = poll_member(consumer, count - len(records))
+                found = consumer.poll(timeout_ms=POLL_MS, max_records=count - len(records))
                 records.extend(_record(each) for batch in found.values() for each in batch)
                 return len(records) >= count
 
@@ -263,7 +252,7 @@ class _Polling:
 
     def _run(self) -> None:
         try:
-            _subscribe(self._consumer, [self._topic])
+            subscribe(self._consumer, [self._topic])
             while not self._ending.is_set():
                 self._consumer.poll(timeout_ms=POLL_MS)
                 self.assigned = frozenset(place.partition for place in self._consumer.assignment())
@@ -271,11 +260,15 @@ class _Polling:
             self._error = error
 
 
-def _subscribe(consumer: Any, topics: Sequence[str]) -> None:
+def subscribe(consumer: Any, topics: Sequence[str]) -> None:
     """Subscribe, and learn the topics' partitions before the first poll joins the group.
 
-    Without that, kafka-python 3.0 can elect this member leader, assign nothing for want of metadata, receive it just
-    then, and see no change any more: the group would stay without an assignment.
+    Otherwise kafka-python 3.0 can elect this member leader and assign nothing for want of metadata.  The metadata that
+    come then can be lost in two ways, with Apache Kafka as well; the group stays without an assignment in both:
+
+    * They come before the SyncGroup response: kafka-python sees no change any more.
+    * They cause another join, and a poll ends between its JoinGroup and its SyncGroup response: kafka-python forgets
+      the join, sends no heartbeats, and its session ends.
     """
     consumer.subscribe(list(topics))
     poll_until(lambda: all(consumer.partitions_for_topic(topic) for topic in topics), lambda: topics)

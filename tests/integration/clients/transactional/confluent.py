@@ -152,7 +152,7 @@ class ConfluentTransactional(Transactional):
             return sum(next_offsets.values()) >= loop.count
 
         try:
-            poll_until(step, lambda: f"{loop}: {next_offsets}")
+            poll_until(step, lambda: f"{loop}: {next_offsets}", progress=lambda: sum(next_offsets.values()))
         finally:
             consumer.close()
             transactor.close()

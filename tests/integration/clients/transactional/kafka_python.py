@@ -16,7 +16,7 @@ from tests.integration.clients.drivers.base import (
     ClientError,
     poll_until,
 )
-from tests.integration.clients.drivers.kafka_python import poll_member
+from tests.integration.clients.drivers.kafka_python import subscribe
 from tests.integration.clients.transactional.base import (
     ABORT_EVERY,
     SENTINEL,
@@ -121,13 +121,13 @@ class KafkaPythonTransactional(Transactional):
     def transform(self, loop: Loop) -> int:
         transactor = self.transactor(loop.transactional_id)
         consumer = self._consumer(loop.group, is_committed=True)
-        consumer.subscribe([loop.source])
+        subscribe(consumer, [loop.source])
         next_offsets: dict[int, int] = {}
         number = committed = 0
 
         def step() -> bool:
             nonlocal number, committed
-            found = poll_member(consumer, loop.batch)
+            found = consumer.poll(timeout_ms=POLL_MS, max_records=loop.batch)
             if found:
                 number += 1
                 transactor.begin()
@@ -149,7 +149,7 @@ class KafkaPythonTransactional(Transactional):
             return sum(next_offsets.values()) >= loop.count
 
         try:
-            poll_until(step, lambda: f"{loop}: {next_offsets}")
+            poll_until(step, lambda: f"{loop}: {next_offsets}", progress=lambda: sum(next_offsets.values()))
         finally:
             consumer.close()
             transactor.close()
