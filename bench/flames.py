@@ -33,6 +33,9 @@ from tests.services.processes import wait_for
 
 DEPLOYMENT = "bmq-hdfs"
 PY_SPY = Path(sys.executable).with_name("py-spy")
+SAMPLING = "Sampling process"
+"""What py-spy writes once it has attached to the process."""
+ATTACH_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 60.0
 RECORD_BYTES = 1000
 KEPT_SHARE = 0.0005
@@ -59,7 +62,8 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(warm_rounds=1, warm_mb=20, produce_mb=40, fetch_mb=20, fetch_rounds=2, idle_partitions=20, idle_s=3.0)
+QUICK = Plan(warm_rounds=1, warm_mb=20, produce_mb=40, fetch_mb=20, fetch_rounds=2, idle_partitions=20, idle_s=30.0)
+"""An idle process holds the interpreter's lock in few samples: ten pauses of 3 s had between 1 and 40."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,16 +113,18 @@ def _rates(found: dict[str, float], moved_mb: float) -> dict[str, float]:
 def _profiled(deployment: Deployment, case: str, plan: Plan, folder: Path, out: Path) -> Iterator[dict[str, float]]:
     """Profile the process while the block runs; fill in what was measured, and keep the stacks in folder ``out``."""
     process = psutil.Process(deployment.groups[OWN][0].pid)
-    raw = folder / f"{case}.raw"
-    profiler = subprocess.Popen(
-        [
-            PY_SPY, "record", "--pid", str(process.pid), "--rate", str(plan.samples_s), "--duration", "unlimited",
-            "--gil", "--format", "raw", "--output", raw,
-        ],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    raw, log = folder / f"{case}.raw", folder / f"{case}.log"
+    with log.open("wb") as output:
+        profiler = subprocess.Popen(
+            [
+                PY_SPY, "record", "--pid", str(process.pid), "--rate", str(plan.samples_s), "--duration", "unlimited",
+                "--gil", "--format", "raw", "--output", raw,
+            ],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     found: dict[str, float] = {}
     try:
+        _wait_sampling(profiler, log)
         before, begun = process.cpu_times(), time.monotonic()
         yield found
         found["seconds"] = time.monotonic() - begun
@@ -131,12 +137,23 @@ def _profiled(deployment: Deployment, case: str, plan: Plan, folder: Path, out: 
             profiler.kill()
             raise
     if not raw.exists():
-        raise RuntimeError(f"{PY_SPY.name} wrote nothing: tracing a process needs root, or kernel.yama.ptrace_scope=0")
+        raise RuntimeError(f"{PY_SPY.name} wrote nothing: {log.read_text()}")
     stacks = above(parse_folded(raw.read_text().splitlines(), without=f"{REPOSITORY}/"), "run")
     stacks = pruned(stacks, KEPT_SHARE)
     (out / f"{case}.folded").write_text(folded(stacks))
     user, system = after.user - before.user, after.system - before.system
     found |= {"cpu_s": user + system, "kernel_share": system / (user + system), "samples": float(stacks.total())}
+
+
+def _wait_sampling(profiler: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until py-spy has attached: CPU time and stacks are of the same seconds.  Raises RuntimeError if it ends."""
+    wait_for(
+        lambda: profiler.poll() is not None or SAMPLING in log.read_text(),
+        f"{PY_SPY.name} to attach", timeout_s=ATTACH_TIMEOUT_S,
+    )  # fmt: skip
+    if profiler.poll() is not None:
+        hint = "tracing a process needs root, or kernel.yama.ptrace_scope=0"
+        raise RuntimeError(f"{PY_SPY.name} has ended: {hint}: {log.read_text()}")
 
 
 # ---------------------------------------------------------------------------------------------------------------- loads
