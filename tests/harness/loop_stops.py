@@ -23,6 +23,8 @@ STOP_MAX_S = 0.050
 """No request that the limits allow may stop the loop for longer, on a processor as fast as `PIECE_S` says."""
 PIECE_S = 0.0065
 """Processor time of `_piece_of_work` on an idle core of 2.8 GHz with CPython 3.11."""
+_PIECES = 30
+"""Pieces of work that are measured beside a stop over its bound."""
 
 
 def is_short(stop_s: float, most_s: float = STOP_MAX_S) -> bool:
@@ -33,10 +35,10 @@ def is_short(stop_s: float, most_s: float = STOP_MAX_S) -> bool:
 def slowness() -> float:
     """Return how many times its processor time on an idle core the same work costs here and now; 1 at least.
 
-    The slowest of a few pieces counts, as the longest of many turns does.
+    The slowest of some pieces counts, as the longest of many turns does: a test has a hundred turns and more.
     """
     with without_collector():
-        return max(1.0, max(_piece_of_work() for _ in range(5)) / PIECE_S)
+        return max(1.0, max(_piece_of_work() for _ in range(_PIECES)) / PIECE_S)
 
 
 def _piece_of_work() -> float:
