@@ -26,10 +26,6 @@ KERNEL_BYTES = 64 << 10
 CLIENT = "client"
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 def host_of(process: str) -> str:
     return process.rpartition("-")[0] or CLIENT
 
@@ -141,7 +137,9 @@ class End(asyncio.Transport):
         self._is_woken = False
         if self.protocol is None:
             return  # not accepted yet
-        has_read = bool(self.inbox) and not self._is_paused
+        if self.inbox and not self._is_paused and self.other.host == CLIENT and self._network.stops(self.process):
+            self._wake()  # the process goes on with this read
+            return
         while self.inbox and not self._is_paused and not self.is_gone:
             size = min(len(self.inbox), self._network.piece())
             if hasattr(self.protocol, "get_buffer"):
@@ -154,8 +152,6 @@ class End(asyncio.Transport):
                 data = bytes(self.inbox[:size])
                 del self.inbox[:size]
                 self.protocol.data_received(data)
-        if has_read and self.other.host == CLIENT:
-            self._network.read_by(self.process)
         if not self.other.is_gone:
             self.other.run(self.other._push)
         if self._has_ended and not self.inbox:
@@ -264,7 +260,7 @@ class ClusterNetwork:
         self._waiting: list[tuple[End, Callable[[], None]]] = []  # for a cut to heal
         self._behind: set[End] = set()  # whose calls are among them
         self._healed = asyncio.Event()
-        self._stops: dict[str, Callable[[], None]] = {}  # by process
+        self._stops: dict[str, Callable[[], bool]] = {}  # by process
         self._starved: dict[str, list[tuple[End, _Server]]] = {}  # processes without descriptors, and their backlogs
         loop: Any = asyncio.get_running_loop()
         loop.create_connection = self._create_connection
@@ -326,18 +322,18 @@ class ClusterNetwork:
 
     # -------------------------------------------------------------------------------------------------------- faults
 
-    def stop_when_read(self, process: str, stop: Callable[[], None]) -> Callable[[], None]:
-        """Call ``stop`` once the process has next read from a client, before the request does anything more.
-
-        Return a function that calls ``stop`` at the latest now.
-        """
+    def stop_at_next_read(self, process: str, stop: Callable[[], bool]) -> None:
+        """Call ``stop`` when the process next reads from a client; True: the process is stopped before this read."""
         self._stops[process] = stop
-        return partial(self.read_by, process)
 
-    def read_by(self, process: str) -> None:
-        """Note that the process has read from a client."""
-        if self._stops:
-            self._stops.pop(process, _nothing)()
+    def stops(self, process: str) -> bool:
+        """Return whether the process is stopped before the read from a client that it begins."""
+        stop = self._stops.pop(process, None)
+        return stop is not None and stop()
+
+    def stop_at_no_read(self, process: str) -> None:
+        """Take back what ``stop_at_next_read`` asked for."""
+        self._stops.pop(process, None)
 
     def lack_descriptors(self, process: str, does_lack: bool) -> None:
         """Take the process's descriptors, or give them back and accept the backlog."""

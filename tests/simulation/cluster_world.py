@@ -185,6 +185,30 @@ class Process:
             self.is_stopped = True
             self.world.loop.stop_process(self.incarnation)
 
+    def stop_in_next_request(self) -> None:
+        """SIGSTOP once the next request of a client has been read, and has done all that it does at once."""
+        self.world.network.stop_at_next_read(self.incarnation, self._stop_behind_this)
+
+    def stop_before_next_request(self) -> None:
+        """SIGSTOP between the look for a standstill that precedes a client's next request, and the request."""
+        self.world.network.stop_at_next_read(self.incarnation, self._stop_behind_the_look)
+
+    def _stop_behind_this(self) -> bool:
+        self.world.loop.call_soon(self.stop)
+        return False
+
+    def _stop_behind_the_look(self) -> bool:
+        self.stop()
+        assert self.node is not None
+        standstill = self.node.joined.standstill
+        look = standstill.look
+
+        def looked() -> None:
+            standstill.look = look  # type: ignore[method-assign]
+
+        standstill.look = looked  # type: ignore[method-assign]
+        return True
+
     def resume(self) -> None:
         """SIGCONT."""
         if self.is_stopped:

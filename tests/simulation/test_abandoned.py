@@ -107,12 +107,14 @@ async def play_round(at: Places, stop: Stop, kinds: Sequence[type[Abandoning]]) 
     process = at.slow.process
     assert process is not None
     stopped_at = at.world.loop.time()
-    stop_now = at.world.network.stop_when_read(process.incarnation, process.stop)
-    if not stop.has_begun:
-        stop_now()
+    if stop.has_begun:
+        process.stop_in_next_request()
+    else:
+        process.stop()
     giving_up = asyncio.gather(*(each.give_up() for each in clients))
     await asyncio.sleep(ARRIVES_S)
-    stop_now()
+    at.world.network.stop_at_no_read(process.incarnation)
+    process.stop()
     if stop.has_no_end:
         at.world.network.cut(CLIENT, at.slow.host)
     await giving_up

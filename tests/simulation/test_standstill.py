@@ -128,7 +128,7 @@ async def test_a_commit_that_had_begun_in_a_stopped_process_takes_no_later_one_b
     """
     async with three_nodes(1) as world:
         stopped, slow, other = await two_clients(world)
-        world.network.stop_when_read(stopped.incarnation, stopped.stop)
+        stopped.stop_before_next_request()
         await abandon(slow, Message(commit_request(GROUP, TOPIC, 100), OffsetCommitResponse, 7), gives_up_s)
         assert stopped.is_stopped
         await insist(world, other, partial(commit, group=GROUP, topic=TOPIC, offset=200))
@@ -223,7 +223,7 @@ async def test_a_join_that_had_begun_in_a_stopped_process_fences_nobody(gives_up
     """The process has read the join, and is stopped before it calls the coordinator."""
     async with three_nodes(1) as world:
         stopped, slow, other = await two_clients(world)
-        world.network.stop_when_read(stopped.incarnation, stopped.stop)
+        stopped.stop_before_next_request()
         await abandon(slow, Message(join_request(GROUP, TOPIC, "i1"), JoinGroupResponse, 5), gives_up_s)
         assert stopped.is_stopped
         member, generation = await insist(world, other, partial(join, group=GROUP, topic=TOPIC, instance="i1"))
