@@ -334,7 +334,7 @@ class Retention(Generic[L]):
         now_ms = self._now_ms()
         log_start, state.held_below = -1 if state.held_below is None else state.held_below, None
         while state.pending_deletes and state.pending_deletes[0][0] <= now_ms:
-            log_start = max(log_start, state.pending_deletes.popleft()[1])
+            log_start = state.pending_deletes.popleft()[1]  # a later log start is never an earlier offset
         if state.pending_deletes:
             self._delete_at(state, state.pending_deletes[0][0])
         if log_start < 0:
