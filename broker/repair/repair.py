@@ -59,6 +59,7 @@ from bmq.storage.segment import encode_idx
 
 COPY_BYTES = 4 << 20
 """Bytes that are read and written at once."""
+_OWNER_WRITES = 0o200  # a local root takes this bit from files that are closed
 _MB = 1 << 20
 
 
@@ -311,9 +312,8 @@ class Repair:
         """
         draft = f"{self._path.folder}/.repair-{plan.name}-{self._name}"
         block_bytes = max(1, -(-plan.position // _MB)) * _MB
-        options = CreateOptions(
-            block_bytes=block_bytes, replication=self._replication, access=await self._folder_access()
-        )
+        access = await self._access_of(plan.source)
+        options = CreateOptions(block_bytes=block_bytes, replication=self._replication, access=access)
         appender = await self._fs.create(draft, options)
         try:
             for part in plan.parts:
@@ -382,11 +382,15 @@ class Repair:
             aborted=plan.end.aborted,
         )
         draft = f"{self._path.folder}/.idx-{plan.name}-{self._name}"
-        options = CreateOptions(block_bytes=_MB, replication=self._replication, access=await self._folder_access())
+        access = await self._access_of(self._path.log(plan.name))
+        options = CreateOptions(block_bytes=_MB, replication=self._replication, access=access)
         await write_once(self._fs, draft, encode_idx(checkpoint), options)
         await self._fs.replace(draft, self._path.idx(plan.name))
 
-    async def _folder_access(self) -> Access:
-        """Return the rights of the partition's folder, which the new files get: a repair has no broker's defaults."""
-        folder = await self._fs.status(self._path.folder)
-        return Access(group=folder.group, mode=folder.mode)
+    async def _access_of(self, source: str) -> Access:
+        """Return the rights of a file for its replacement or index: a repair has no broker's defaults.
+
+        Without a file (``source`` empty) they are those of the partition's folder.
+        """
+        status = await self._fs.status(source or self._path.folder)
+        return Access(group=status.group, mode=status.mode | _OWNER_WRITES)

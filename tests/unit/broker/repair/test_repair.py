@@ -23,6 +23,7 @@ from bmq.broker.repair.scan import newest_index, read_folder
 from bmq.cli.segment.targets import find_targets
 from bmq.cli.segment.verify import verify
 from bmq.core.clock import SystemClock
+from bmq.core.file_access import Access
 from bmq.core.model import SegmentName
 from bmq.core.records.batch import HEADER_BYTES, Batch
 from bmq.meta import ownership
@@ -233,6 +234,20 @@ async def test_an_offline_partition_is_opened_again(row: Row) -> None:
     assert (await d.repair()).reason == ""
     arguments = Namespace(paths=[], topic=PATH.topic, partition=None, topic_id=None, json=True, records=True)
     assert await verify(d.fs, await find_targets(d.fs, arguments), arguments) == 0
+
+
+@pytest.mark.parametrize("damage", [in_the_middle, vanished])
+async def test_a_repaired_file_has_the_rights_of_the_file_that_it_replaces(
+    damage: Callable[[Damaged], Awaitable[None]],
+) -> None:
+    """The site's umask may have closed files below an open folder.  A file that has vanished leaves the folder's."""
+    d = await damaged(COVERED)
+    await d.fs.set_access(PATH.log(A), Access(mode=0o600))
+    await damage(d)
+    await d.repair(is_dry=False)
+    mode = 0o600 if damage is in_the_middle else 0o644
+    for path in (PATH.log(A), PATH.idx(A)):
+        assert (await d.fs.status(path)).mode == mode, path
 
 
 async def test_a_repair_to_the_shorter_log_assigns_lost_offsets_again() -> None:
