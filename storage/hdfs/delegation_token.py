@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.security import HdfsSecurity
+from bmq.storage.hdfs.umask import DEFAULT_UMASK
 from bmq.storage.hdfs.writables import Malformed, WritableReader
 
 HDFS_DELEGATION_TOKEN = "HDFS_DELEGATION_TOKEN"
@@ -110,6 +111,7 @@ class StorageToken:
     token: HadoopToken
     security: HdfsSecurity
     use_datanode_hostname: bool | None = None
+    umask: int = DEFAULT_UMASK
 
     def __str__(self) -> str:
         return f"{self.token} for {self.namenodes}"

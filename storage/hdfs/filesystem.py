@@ -95,8 +95,11 @@ class HdfsFileSystem:
         settings.validate()
         found = await find_login(url, conf_folder=conf_folder, login=login, token=token, user=settings.user)
         address, security = found.address, found.security
-        if address.use_datanode_hostname:
-            settings = replace(settings, use_datanode_hostname=True)
+        settings = replace(
+            settings,
+            use_datanode_hostname=settings.use_datanode_hostname or bool(address.use_datanode_hostname),
+            umask=found.umask,
+        )
         authenticator = found.make_identity()
         transfer = TransferSecurity(security.transfer_levels)
         client = HdfsClient.build(address.namenodes, holder, settings, authenticator, transfer)

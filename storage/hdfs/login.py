@@ -40,6 +40,7 @@ from bmq.storage.hdfs.security import HdfsSecurity, read_security
 from bmq.storage.hdfs.settings import HdfsSettings
 from bmq.storage.hdfs.token_file import FileState, Tokens, file_states, read_token_files, token_files
 from bmq.storage.hdfs.token_login import DelegatedAuthenticator, FileToken, GivenToken, choose_token, no_token_for
+from bmq.storage.hdfs.umask import DEFAULT_UMASK, read_umask
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ class ClusterLogin:
     """The NameNodes of a root, their protection, and the identity towards them.
 
     ``names`` are the name services of these NameNodes.  ``make_identity`` makes an identity, which its user closes.
-    ``token`` is the delegation token of the identity, None for an identity of another kind.
+    ``token`` is the delegation token of the identity, None for an identity of another kind.  ``umask`` is the
+    configuration's, for new files of this process.
     """
 
     address: HdfsAddress
@@ -57,6 +59,7 @@ class ClusterLogin:
     names: tuple[str, ...]
     make_identity: Callable[[], Authenticator]
     token: HadoopToken | None = None
+    umask: int = DEFAULT_UMASK
 
 
 async def find_login(
@@ -83,7 +86,7 @@ async def find_login(
     def make_own() -> Authenticator:
         return make_authenticator(security, login, user, [host for host, _ in address.namenodes])
 
-    found = ClusterLogin(address, security, names, make_own)
+    found = ClusterLogin(address, security, names, make_own, umask=read_umask(config))
     if not login.keytab and (paths := token_files()):
         return await _by_token_file(paths, found)
     return found
@@ -103,7 +106,7 @@ def _by_given_token(url: str, token: StorageToken) -> ClusterLogin:
     def make_identity() -> Authenticator:
         return DelegatedAuthenticator(GivenToken(token.token), token.security.rpc_levels)
 
-    return ClusterLogin(address, token.security, (), make_identity, token.token)
+    return ClusterLogin(address, token.security, (), make_identity, token.token, token.umask)
 
 
 async def _by_token_file(paths: tuple[str, ...], own: ClusterLogin) -> ClusterLogin:
@@ -223,6 +226,7 @@ def _storage_token(url: str, found: ClusterLogin, token: HadoopToken) -> Storage
         token=token,
         security=found.security,
         use_datanode_hostname=found.address.use_datanode_hostname,
+        umask=found.umask,
     )
 
 

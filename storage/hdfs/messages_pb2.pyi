@@ -410,7 +410,7 @@ class HAServiceStateResponse(_message.Message):
     def __init__(self, state: _Optional[int] = ...) -> None: ...
 
 class CreateRequest(_message.Message):
-    __slots__ = ("path", "permission", "holder", "flags", "create_parent", "replication", "block_size")
+    __slots__ = ("path", "permission", "holder", "flags", "create_parent", "replication", "block_size", "unmasked")
     PATH_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
@@ -418,6 +418,7 @@ class CreateRequest(_message.Message):
     CREATE_PARENT_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    UNMASKED_FIELD_NUMBER: _ClassVar[int]
     path: str
     permission: Permission
     holder: str
@@ -425,7 +426,8 @@ class CreateRequest(_message.Message):
     create_parent: bool
     replication: int
     block_size: int
-    def __init__(self, path: _Optional[str] = ..., permission: _Optional[_Union[Permission, _Mapping]] = ..., holder: _Optional[str] = ..., flags: _Optional[int] = ..., create_parent: _Optional[bool] = ..., replication: _Optional[int] = ..., block_size: _Optional[int] = ...) -> None: ...
+    unmasked: Permission
+    def __init__(self, path: _Optional[str] = ..., permission: _Optional[_Union[Permission, _Mapping]] = ..., holder: _Optional[str] = ..., flags: _Optional[int] = ..., create_parent: _Optional[bool] = ..., replication: _Optional[int] = ..., block_size: _Optional[int] = ..., unmasked: _Optional[_Union[Permission, _Mapping]] = ...) -> None: ...
 
 class CreateResponse(_message.Message):
     __slots__ = ("file",)
@@ -522,14 +524,16 @@ class DeleteRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., recursive: _Optional[bool] = ...) -> None: ...
 
 class MkdirsRequest(_message.Message):
-    __slots__ = ("path", "permission", "create_parent")
+    __slots__ = ("path", "permission", "create_parent", "unmasked")
     PATH_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     CREATE_PARENT_FIELD_NUMBER: _ClassVar[int]
+    UNMASKED_FIELD_NUMBER: _ClassVar[int]
     path: str
     permission: Permission
     create_parent: bool
-    def __init__(self, path: _Optional[str] = ..., permission: _Optional[_Union[Permission, _Mapping]] = ..., create_parent: _Optional[bool] = ...) -> None: ...
+    unmasked: Permission
+    def __init__(self, path: _Optional[str] = ..., permission: _Optional[_Union[Permission, _Mapping]] = ..., create_parent: _Optional[bool] = ..., unmasked: _Optional[_Union[Permission, _Mapping]] = ...) -> None: ...
 
 class SetPermissionRequest(_message.Message):
     __slots__ = ("path", "permission")

@@ -32,6 +32,7 @@ from bmq.storage.hdfs.errors import (
 from bmq.storage.hdfs.rpc import NAMENODE_PROTOCOL, RpcConnection, RpcConnectionLost
 from bmq.storage.hdfs.sasl import LoginFailed, LoginRefused
 from bmq.storage.hdfs.settings import HdfsSettings
+from bmq.storage.hdfs.umask import file_mode, folder_mode
 from bmq.storage.logins import LOGINS
 
 CREATE = 0x01
@@ -42,8 +43,6 @@ IN_SERVICE = 0  # a node's admin state: neither leaving the cluster nor in maint
 _LIVE = 2  # DatanodeReportType
 _SAFE_MODE_GET = 3  # SafeModeAction
 
-_FILE_MODE = 0o644
-_FOLDER_MODE = 0o755
 
 Response = TypeVar("Response", bound=Message)
 
@@ -112,16 +111,19 @@ class NameNode:
     ) -> pb.FileInfo:
         """Create an open, empty file, with missing parents, and never over another one.
 
-        The file and new folders have the group of the folder above them, and new folders its mode, too.
+        The file and new folders have the group of the folder above them, and new folders its mode, too.  ``mode``: the
+        file's; None: by the umask, or by a default ACL of the folder (``umask``).
         """
+        modes = file_mode(mode, self._settings.umask)
         request = pb.CreateRequest(
             path=path,
-            permission=pb.Permission(mode=_FILE_MODE if mode is None else mode),
+            permission=pb.Permission(mode=modes.masked),
             holder=holder,
             flags=CREATE | SHOULD_REPLICATE,
             create_parent=True,
             replication=replication,
             block_size=block_bytes,
+            unmasked=modes.unmasked_permission,
         )
         return (await self._call("create", path, request, pb.CreateResponse)).file
 
@@ -220,9 +222,14 @@ class NameNode:
         await self._call("setOwner", path, request, pb.VoidResponse)
 
     async def mkdirs(self, path: str, mode: int | None = None) -> None:
-        """Make a folder and its parents, unless they are there."""
-        permission = pb.Permission(mode=_FOLDER_MODE if mode is None else mode)
-        request = pb.MkdirsRequest(path=path, permission=permission, create_parent=True)
+        """Make a folder and its parents, unless they are there; ``mode`` as that of ``create``."""
+        modes = folder_mode(mode, self._settings.umask)
+        request = pb.MkdirsRequest(
+            path=path,
+            permission=pb.Permission(mode=modes.masked),
+            create_parent=True,
+            unmasked=modes.unmasked_permission,
+        )
         await self._call("mkdirs", path, request, pb.BoolResponse)
 
     async def rename(self, source: str, target: str, *, overwrite: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bmq.core.aio.backoff import Backoff
+from bmq.storage.hdfs.umask import DEFAULT_UMASK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,9 @@ class HdfsSettings:
 
     use_datanode_hostname: bool = False
     """True to reach datanodes by host name, not by address: for clusters behind address translation."""
+
+    umask: int = DEFAULT_UMASK
+    """Rights that new files and folders lack, where no mode is asked for: fs.permissions.umask-mode of the site."""
 
     # ---- NameNode and datanode calls
 

@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import getpass
+import json
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -22,11 +26,12 @@ from bmq.core.file_access import Access
 from bmq.spark.options import ReadOptions
 from bmq.spark.planning.discover import find_logs
 from bmq.spark.planning.permissions import NotReadable
-from bmq.storage.filesystem import FileStatus, FileSystem
+from bmq.storage.filesystem import FileStatus, FileSystem, NotAllowed
 from bmq.storage.hdfs.filesystem import HdfsFileSystem
 from bmq.storage.hdfs.settings import HdfsSettings
 from tests.services.bmq import BmqServer
 from tests.services.hdfs import HdfsCluster
+from tests.services.hdfs_config import write_conf
 
 pytestmark = pytest.mark.loops("asyncio")
 
@@ -48,6 +53,14 @@ async def as_user(cluster: HdfsCluster, root: str, user: str = "") -> FileSystem
     return await HdfsFileSystem.open(root, holder=f"test-{user}", settings=HdfsSettings(user=user))
 
 
+def acls_of(cluster: HdfsCluster, operation: str, path: str, method: str = "GET") -> dict[str, Any]:
+    """Return what the NameNode says to this operation of WebHDFS, by its superuser."""
+    web = cluster.webhdfs_root.replace("webhdfs:", "http:")
+    url = f"{web}/webhdfs/v1{path}?user.name={getpass.getuser()}&op={operation}"
+    with urlopen(Request(url, method=method), timeout=30) as response:
+        return json.loads(response.read() or "{}")  # type: ignore[no-any-return]
+
+
 async def tree(fs: FileSystem, path: str) -> dict[str, FileStatus]:
     found = {}
     async for entry in fs.list(path):
@@ -63,7 +76,7 @@ async def offsets(fs: FileSystem, topic: str) -> int:
     return sum(log.log.end - log.log.start for log in logs)
 
 
-def produce(server: BmqServer, topic: str, count: int) -> None:
+def produce(server: BmqServer, topic: str, count: int, key: bytes | None = None) -> None:
     producer = Producer({"bootstrap.servers": server.bootstrap, "acks": "all"})
     failed: list[object] = []
 
@@ -72,9 +85,15 @@ def produce(server: BmqServer, topic: str, count: int) -> None:
             failed.append(error)
 
     for number in range(count):
-        producer.produce(topic, b"%d" % number, partition=number % 2, on_delivery=noted)
+        producer.produce(topic, b"%d" % number, key, partition=number % 2, on_delivery=noted)
     assert producer.flush(60) == 0
     assert failed == []
+
+
+def is_cleaned(path: str) -> bool:
+    """Return whether this is a cleaned segment, base-epoch-n-c.log."""
+    name = path.rpartition("/")[2]
+    return name.endswith(".log") and name.count("-") == 3
 
 
 def alter(admin: AdminClient, topic: str, **configs: str) -> None:
@@ -143,6 +162,60 @@ async def test_a_user_reads_the_topics_of_its_groups_and_no_others(guarded: Hdfs
         for fs in (own, alice, eve):
             await fs.close()
     await superuser.close()
+
+
+@pytest.mark.parametrize("has_acl", [True, False])
+async def test_the_sites_umask_closes_files_and_a_default_acl_opens_them_to_its_users(
+    has_acl: bool, guarded: HdfsCluster, tmp_path: Path
+) -> None:
+    """A default ACL decides in the umask's place, as for files of Hadoop's own clients (HDFS-6962)."""
+    name = "/listed" if has_acl else "/masked"
+    place, superuser = guarded.root + name, await as_user(guarded, guarded.root)
+    await superuser.make_folder(name)
+    await superuser.set_access(name, Access(owner="bmq", group="hadoop", mode=0o755))
+    if has_acl:
+        rights = ("user::rwx", "user:alice:r-x", "group::r-x", "mask::r-x", "other::---")
+        entries = [*rights, *(f"default:{entry}" for entry in rights)]
+        acls_of(guarded, f"SETACL&aclspec={','.join(entries)}", name, "PUT")
+    write_conf(tmp_path / "conf", {**guarded.client_settings, "fs.permissions.umask-mode": "u=rwx,go="})
+    environment = {**os.environ, "HADOOP_USER_NAME": "bmq", "HADOOP_CONF_DIR": str(tmp_path / "conf")}
+    environment["BMQ_LOG_CLEANER_BACKOFF_MS"] = "200"
+    with BmqServer(place, folder=tmp_path / "server", environment=environment) as server:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        config = {"segment.bytes": str(1 << 20), "max.compaction.lag.ms": "1000", "min.cleanable.dirty.ratio": "0.0"}
+        compacted = {**config, "cleanup.policy": "compact", "segment.ms": "1000"}
+        for topic, configs in (("orders", config), ("states", compacted)):
+            admin.create_topics([NewTopic(topic, 2, config=configs)])[topic].result(30)
+            produce(server, topic, 20, key=b"k")
+        own = await as_user(guarded, place, "bmq")
+        await until(
+            lambda found: any(is_cleaned(path) for path in found),
+            own, "/topics/states",
+        )  # fmt: skip
+        found = {**await tree(own, "/topics"), **await tree(own, "/journals")}
+        assert {path.rpartition(".")[2] for path, entry in found.items() if not entry.is_dir} >= {"log", "idx", "json"}
+        alice, eve = await as_user(guarded, place, "alice"), await as_user(guarded, place, "eve")
+        if has_acl:
+            for path, entry in found.items():
+                assert entry.mode == (0o750 if entry.is_dir else 0o640), path
+                acl = acls_of(guarded, "GETACLSTATUS", name + path)["AclStatus"]["entries"]
+                assert "user:alice:r-x" in acl, path
+            for topic in ("orders", "states"):
+                assert await offsets(alice, topic) > 0
+        else:
+            assert {path for path, entry in found.items() if not entry.is_dir and entry.mode & 0o077} == set()
+            with pytest.raises(NotAllowed):
+                await offsets(alice, "orders")
+        with pytest.raises(NotAllowed):
+            await offsets(eve, "orders")
+        if has_acl:  # chmod sets an ACL's mask: a mode without the group's bits closes the topic to its users, too
+            alter(admin, "orders", mode="700")
+            await until(lambda found: all(not each.mode & 0o077 for each in found.values()), own, "/topics/orders")
+            with pytest.raises(NotReadable, match="topic orders"):
+                await offsets(alice, "orders")
+            assert await offsets(alice, "states") > 0
+        for fs in (own, alice, eve, superuser):
+            await fs.close()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files to any group")

@@ -56,7 +56,7 @@ def grants(monkeypatch: pytest.MonkeyPatch, identity: Authenticator) -> Granting
     granting = Granting()
 
     async def found(url: str, **_: object) -> ClusterLogin:
-        return ClusterLogin(HdfsAddress.parse(url), HdfsSecurity(is_kerberos=True), (), lambda: identity)
+        return ClusterLogin(HdfsAddress.parse(url), HdfsSecurity(is_kerberos=True), (), lambda: identity, umask=0o027)
 
     monkeypatch.setattr(login_module, "find_login", found)
     monkeypatch.setattr(login_module, "NameNode", granting)
@@ -68,6 +68,7 @@ async def test_the_first_token_shows_the_owner_who_is_the_renewer_of_the_next(mo
     granted = await grant_storage_token(URL)
     assert granted is not None
     assert (granted.life_s, granted.token.token, granted.token.root) == (DAY_S, TOKEN, URL)
+    assert granted.token.umask == 0o027, "its holder has no configuration"
     fetched, cancelled, renewed = f"get alice {TOKEN.service}", f"cancel {TOKEN}", f"renew {TOKEN}"
     assert granting.calls == [f"get  {TOKEN.service}", fetched, cancelled, renewed, "close"]
     granting.calls.clear()
