@@ -135,10 +135,13 @@ def test_exactly_once_while_processes_die(
     report(request, f"{kills} kills, {pauses} pauses; {figures}")
 
 
-def test_java_is_exactly_once_at_level_1_while_processes_die(nodes: BmqCluster, request: pytest.FixtureRequest) -> None:
-    """The Java client has a code path of its own at level 1: partitions and groups are added by requests."""
+@pytest.mark.parametrize("library", ["java", "franz"])
+def test_exactly_once_at_level_1_while_processes_die(
+    library: str, nodes: BmqCluster, request: pytest.FixtureRequest
+) -> None:
+    """Clients of level 2 have a code path of their own at level 1: partitions and groups are added by requests."""
     set_level(nodes.bootstrap, 1)
-    loops = Loops(nodes, ("java",))
+    loops = Loops(nodes, (library,))
     try:
         loops.start()
         kills = kill_roles(nodes, loops, request)
