@@ -18,6 +18,7 @@ from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch
 from bmq.endpoint.fetch.memory_budget import FetchBudget
 from bmq.endpoint.fetch.purgatory import FetchPurgatory, FetchWatch
+from bmq.endpoint.fetch.tail_cache import RELEASED_AT_ONCE
 from bmq.meta.catalog import Catalog, Topic, TopicChange
 from bmq.storage.aborted import StableMove
 from bmq.storage.block_cache import BlockCache
@@ -42,6 +43,7 @@ class FetchContext:
         self._pool = pool
         self._readers: LruCache[PartitionKey, LogReader] = LruCache(READERS_MAX)
         self._gone = StepQueue()
+        self._is_releasing = False
         catalog.subscribe(self._topic_changed)
 
     def __repr__(self) -> str:
@@ -80,13 +82,13 @@ class FetchContext:
         else:
             self.tails.add(key, batches, move.aborted)
             decided = self.tails.size_between(key, move.before, move.after)
-        self.budget.tails_changed()
+        self._tails_changed()
         wake(self.poll.flushed(key, size, decided))
 
     def log_start_moved(self, key: PartitionKey, log_start: int) -> None:
         """Drop the batches below the log start, and wake the fetches that follow the partition."""
         self.tails.trim(key, log_start)
-        self.budget.tails_changed()
+        self._tails_changed()
         wake(self.poll.changed(key))
 
     def closed(self, key: PartitionKey) -> None:
@@ -100,7 +102,21 @@ class FetchContext:
 
     def _forget_tail(self, key: PartitionKey) -> None:
         self.tails.drop(key)
+        self._tails_changed()
+
+    def _tails_changed(self) -> None:
         self.budget.tails_changed()
+        if self.tails.has_dead and not self._is_releasing:
+            self._is_releasing = True
+            self._gone.run(RELEASED_AT_ONCE, self._release())
+
+    def _release(self) -> Steps[None]:
+        """Release the batches of runs that have ended, in turns of the loop."""
+        while self.tails.has_dead:
+            yield  # the event that ended the run has released some
+            self.tails.release()
+            self.budget.tails_changed()
+        self._is_releasing = False
 
     def _topic_changed(self, change: TopicChange) -> None:
         """Wake the fetches of a topic that is gone, and drop its tails and readers: in turns, if it is large."""

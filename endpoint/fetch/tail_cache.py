@@ -9,6 +9,9 @@ and a view of one batch keeps the whole frame alive.  Its batches arrive and are
 as it came, counted once, and freed with its last batch.  But a small batch, or a small part of its frame, is copied
 out.
 
+A run may end with a million batches in it: its partition moves, or its records are deleted.  No reader finds them from
+then on, and they are released in steps (``release``), or first when room is needed.
+
 A tail also has the aborted transactions whose markers it holds, or that began below its end.  So a reader at
 read_committed gets its list from here.  There are never more of them than batches were added.
 """
@@ -17,8 +20,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -29,19 +32,25 @@ from bmq.storage.aborted import AbortedTransactions
 from bmq.storage.checkpoint import AbortedTransaction
 from bmq.storage.log_reader import HeldRecords
 
-ENTRY_BYTES = 550
-"""Bytes that one batch costs beside its own: its view, its entry, its places in run and order (measured, CPython
-3.11)."""
+ENTRY_BYTES = 200
+"""Bytes of a batch's entry and of its places in the run (measured, CPython 3.11)."""
+VIEW_BYTES = 310
+"""Bytes that a view of a frame costs beside them (measured, too)."""
 JOIN_BYTES = 8 << 10
 """Bytes; batches smaller than this on average are joined when read: a copy costs less than a system call's vector of
 them."""
 COPY_BYTES = 16 << 10
 """Bytes; a smaller batch is copied out of a frame that is over twice as large."""
+TINY_BYTES = 1 << 10
+"""Bytes; a smaller batch is copied out of any frame: its view would cost a third of it, or more."""
 COPY_SHARE = 16
 """Divisor; a batch smaller than its frame's bytes divided by this is copied, too.  If the frame's other batches never
 came, it would keep far more alive than its own bytes."""
 MANY_BYTES = 1 << 62
 """Result of ``TailCache.size_between`` for a range of which batches are not kept: more than any reader waits for."""
+RELEASED_AT_ONCE = 1_000
+"""Most dead batches that one event releases: about a microsecond each."""
+_ENDED_MAX = 64  # runs that have ended, beside half of the heap
 _COMPACT = 64  # evicted entries at the front of a run, before it is shortened
 _END = attrgetter("end")
 
@@ -61,10 +70,9 @@ class _Entry:
     ``frame``.  ``has_records`` is False for a batch whose records are lost or were removed.
     """
 
-    __slots__ = ("cost", "data", "end", "frame", "has_records", "size", "tail")
+    __slots__ = ("cost", "data", "end", "frame", "has_records", "size")
 
-    def __init__(self, tail: _Tail, data: Buffer, end: int, cost: int, frame: _Frame | None) -> None:
-        self.tail = tail
+    def __init__(self, data: Buffer, end: int, cost: int, frame: _Frame | None) -> None:
         self.data = data
         self.size = len(data)
         self.end = end
@@ -85,29 +93,42 @@ class _Frame:
 
 
 class _Tail:
-    """One partition's run: offsets [start, end) in ``entries[first:]``.
+    """One partition's run: offsets [start, end) in ``entries[live:]``; ``entries[first:live]`` are dead.
 
     ``added`` are the bytes of all batches that were ever added, ``ends`` its value after each of ``entries``, and
-    ``popped`` its value at ``start``.
+    ``popped`` its value at ``start``.  ``numbers`` are the places of ``entries`` in the order of all arrivals.
     """
 
-    __slots__ = ("aborted", "added", "end", "ends", "entries", "first", "key", "popped", "start")
+    __slots__ = ("aborted", "added", "end", "ends", "entries", "first", "key", "live", "numbers", "popped", "start")
 
     def __init__(self, key: PartitionKey, start: int) -> None:
         self.key = key
         self.entries: list[_Entry] = []
         self.ends = array("q")
-        self.first = 0
+        self.numbers = array("q")
+        self.first = self.live = 0
         self.start = self.end = start
         self.added = self.popped = 0
         self.aborted: AbortedTransactions | None = None  # none were added
 
     def __len__(self) -> int:
-        return len(self.entries) - self.first
+        return len(self.entries) - self.live
 
-    def append(self, entry: _Entry) -> None:
+    @property
+    def dead(self) -> int:
+        """Number of the dead batches."""
+        return self.live - self.first
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest live batch; -1 if there is none."""
+        live, numbers = self.live, self.numbers
+        return numbers[live] if live < len(numbers) else -1
+
+    def append(self, entry: _Entry, number: int) -> None:
         """Add the newest batch."""
         self.entries.append(entry)
+        self.numbers.append(number)
         self.added += entry.size
         self.ends.append(self.added)
 
@@ -115,30 +136,47 @@ class _Tail:
         """Return the bytes of the batches [``start``, ``offset``); None if no batch of the run ends at ``offset``."""
         if offset == self.start:
             return 0
-        at = bisect_left(self.entries, offset, self.first, key=_END)
+        at = bisect_left(self.entries, offset, self.live, key=_END)
         if at == len(self.entries) or self.entries[at].end != offset:
             return None
         return self.ends[at] - self.popped
 
     def size_between(self, start: int, end: int) -> int:
         """Return the bytes of the batches from ``start`` to ``end``, both of them ends of batches."""
-        after = bisect_right(self.entries, start, self.first, key=_END)
+        after = bisect_right(self.entries, start, self.live, key=_END)
         upto = bisect_right(self.entries, end, after, key=_END)
         if upto == after:
             return 0
-        return self.ends[upto - 1] - (self.ends[after - 1] if after > self.first else self.popped)
+        return self.ends[upto - 1] - (self.ends[after - 1] if after > self.live else self.popped)
+
+    def count_until(self, offset: int) -> int:
+        """Return the number of batches that end at ``offset`` or before."""
+        return bisect_right(self.entries, offset, self.live, key=_END) - self.live
+
+    def bury(self, count: int) -> None:
+        """Let the oldest ``count`` batches be dead."""
+        if count:
+            self.live += count
+            self.start, self.popped = self.entries[self.live - 1].end, self.ends[self.live - 1]
 
     def pop(self) -> _Entry:
-        """Remove and return the oldest batch."""
-        entry = self.entries[self.first]
-        self.popped = self.ends[self.first]
-        self.first += 1
-        self.start = entry.end
+        """Remove and return the oldest batch: the oldest of the dead, if there are any."""
+        at = self.first
+        entry, self.entries[at] = self.entries[at], _GONE  # freed now, not with half of the run
+        if at == self.live:
+            self.live, self.start, self.popped = at + 1, entry.end, self.ends[at]
+        self.first = at + 1
         if self.first >= _COMPACT and 2 * self.first >= len(self.entries):
             del self.entries[: self.first]
             del self.ends[: self.first]
+            del self.numbers[: self.first]
+            self.live -= self.first
             self.first = 0
         return entry
+
+
+_GONE = _Entry(b"", 0, 0, None)
+"""In the place of an entry that was removed."""
 
 
 class TailCache:
@@ -148,15 +186,19 @@ class TailCache:
         self.limit = limit
         self.used = 0
         self._tails: dict[PartitionKey, _Tail] = {}
-        self._order: OrderedDict[_Entry, None] = OrderedDict()  # of arrival, over all tails
+        self._with_dead: dict[_Tail, None] = {}
+        # A heap by the number of each tail's oldest batch.  A tail that was shortened is too early in it, until then.
+        self._oldest: list[tuple[int, _Tail]] = []
+        self._came = 0  # batches that were ever added
+        self._kept = 0
         self._frames: dict[int, _Frame] = {}  # by id of the bytes, which are alive as long as one batch is kept
 
     def __len__(self) -> int:
         """Return the number of batches kept."""
-        return len(self._order)
+        return self._kept
 
     def __repr__(self) -> str:
-        return f"<TailCache {len(self._order)} batches of {len(self._tails)} partitions, {self.used}/{self.limit}>"
+        return f"<TailCache {self._kept} batches of {len(self._tails)} partitions, {self.used}/{self.limit}>"
 
     def extent(self, key: PartitionKey) -> tuple[int, int] | None:
         """Return the offsets [start, end) kept of a partition; None if there are none."""
@@ -172,21 +214,21 @@ class TailCache:
 
         ``aborted``: the aborted transactions for a reader of exactly these batches.  Some may be known already.
         """
-        tail = self._tails.get(key)
-        if tail is None:
-            tail = self._tails[key] = _Tail(key, batches[0].base_offset)
-        order = self._order
+        tail, number = self._tails.get(key), self._came
         for batch in batches:
-            if batch.base_offset != tail.end:
-                self._empty(tail)
-                tail.start = batch.base_offset
+            if tail is None or batch.base_offset != tail.end:
+                self.drop(key)
+                tail = self._tails[key] = _Tail(key, batch.base_offset)
+                heappush(self._oldest, (number, tail))
             tail.end = batch.next_offset
-            entry = self._entry(tail, batch.data)
+            entry = self._entry(batch.data, tail.end)
             entry.has_records = batch.count > 0
-            tail.append(entry)
-            order[entry] = None
+            tail.append(entry, number)
+            number += 1
             self.used += entry.cost
-        if aborted:
+        self._kept += number - self._came
+        self._came = number
+        if aborted and tail is not None:
             if tail.aborted is None:
                 tail.aborted = AbortedTransactions()
             tail.aborted.merge(aborted)
@@ -194,39 +236,57 @@ class TailCache:
             self.shrink(self.limit)
 
     def shrink(self, size: int, batches_max: int | None = None) -> None:
-        """Evict the oldest batches of all until ``size`` bytes are kept at most, or ``batches_max`` are evicted."""
-        order = self._order
-        left = len(order) if batches_max is None else min(batches_max, len(order))
+        """Evict dead batches, then the oldest, until ``size`` bytes are kept, or ``batches_max`` are evicted."""
+        left = self._kept if batches_max is None else min(batches_max, self._kept)
         while self.used > size and left:
-            self._evict(next(iter(order)).tail)
+            if self._with_dead:
+                self.release(1)
+            else:
+                self._evict_oldest()
             left -= 1
 
-    def _entry(self, tail: _Tail, data: memoryview) -> _Entry:
+    @property
+    def has_dead(self) -> bool:
+        """True while batches are kept that no reader finds: ``release`` removes them."""
+        return bool(self._with_dead)
+
+    def release(self, count: int = RELEASED_AT_ONCE) -> None:
+        """Remove up to ``count`` dead batches."""
+        while count and self._with_dead:
+            tail = next(iter(self._with_dead))
+            step = min(count, tail.dead)
+            for _ in range(step):
+                self._forget(tail.pop())
+            count -= step
+            if not tail.dead:
+                del self._with_dead[tail]
+
+    def _entry(self, data: memoryview, end: int) -> _Entry:
         """Return the entry for a batch: a view as it came, or a copy."""
         size, frame_size = len(data), memoryview(data.obj).nbytes
-        if size < COPY_BYTES and 2 * size >= frame_size:
-            return _Entry(tail, data, tail.end, frame_size + ENTRY_BYTES, None)
+        if TINY_BYTES <= size < COPY_BYTES and 2 * size >= frame_size:
+            return _Entry(data, end, frame_size + ENTRY_BYTES + VIEW_BYTES, None)
         if size < COPY_BYTES or COPY_SHARE * size < frame_size:
-            return _Entry(tail, bytes(data), tail.end, size + ENTRY_BYTES, None)
+            return _Entry(bytes(data), end, size + ENTRY_BYTES, None)
         frame_id = id(data.obj)
         frame = self._frames.get(frame_id)
         if frame is None:
             frame = self._frames[frame_id] = _Frame(frame_id, frame_size)
             self.used += frame_size
         frame.kept += 1
-        return _Entry(tail, data, tail.end, ENTRY_BYTES, frame)
+        return _Entry(data, end, ENTRY_BYTES + VIEW_BYTES, frame)
 
     def drop(self, key: PartitionKey) -> None:
-        """Remove the partition's batches."""
-        tail = self._tails.pop(key, None)
+        """Remove the partition's batches: for readers all of them at once, from memory in steps."""
+        tail = self._tails.get(key)
         if tail is not None:
-            self._empty(tail)
+            self._bury(tail, len(tail))
 
     def trim(self, key: PartitionKey, log_start: int) -> None:
         """Remove the partition's batches that lie wholly below ``log_start``."""
         tail = self._tails.get(key)
-        while tail is not None and tail and tail.entries[tail.first].end <= log_start:
-            self._evict(tail)
+        if tail is not None:
+            self._bury(tail, tail.count_until(log_start))
 
     def read(
         self, key: PartitionKey, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool
@@ -243,7 +303,7 @@ class TailCache:
         if tail is None or not tail.start <= offset < tail.end:
             return None
         entries = tail.entries
-        at = bisect_right(entries, offset, tail.first, key=_END)
+        at = bisect_right(entries, offset, tail.live, key=_END)
         if not entries[at].has_records:
             at = _next_with_records(entries, at, end_offset)
         buffers: list[Buffer] = []
@@ -272,22 +332,49 @@ class TailCache:
         tail = self._tails.get(key)
         return MANY_BYTES if tail is None or start < tail.start else tail.size_between(start, end)
 
-    def _evict(self, tail: _Tail) -> None:
+    def _evict_oldest(self) -> None:
+        """Remove the oldest live batch of all."""
+        heap = self._oldest
+        while True:
+            number, tail = heap[0]
+            oldest = tail.oldest
+            if oldest < 0:
+                heappop(heap)  # it has ended
+            elif oldest != number:
+                heapreplace(heap, (oldest, tail))  # it was trimmed
+            else:
+                break
         self._forget(tail.pop())
+        if (oldest := tail.oldest) < 0:
+            heappop(heap)
+        else:
+            heapreplace(heap, (oldest, tail))
+        if oldest < 0 or tail.aborted is not None:
+            self._shorten(tail)
+
+    def _bury(self, tail: _Tail, count: int) -> None:
+        """Hide the oldest ``count`` batches of a run, and release the first of the dead."""
+        tail.bury(count)
+        if tail.dead:
+            self._with_dead[tail] = None
+            self.release()
+        self._shorten(tail)
+
+    def _shorten(self, tail: _Tail) -> None:
+        """Forget the aborted transactions before the run's start, or the run if it is empty."""
         if not tail:
+            tail.aborted = None
             del self._tails[tail.key]
+            if len(self._oldest) > 2 * len(self._tails) + _ENDED_MAX:
+                self._oldest = [(each.oldest, each) for each in self._tails.values()]
+                heapify(self._oldest)
         elif tail.aborted is not None:
             tail.aborted.drop_before(tail.start)
             if not tail.aborted:
                 tail.aborted = None
 
-    def _empty(self, tail: _Tail) -> None:
-        tail.aborted = None
-        while tail:
-            self._forget(tail.pop())
-
     def _forget(self, entry: _Entry) -> None:
-        del self._order[entry]
+        self._kept -= 1
         self.used -= entry.cost
         frame = entry.frame
         if frame is not None:

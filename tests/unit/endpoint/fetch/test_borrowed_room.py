@@ -7,6 +7,7 @@ import random
 import pytest
 
 from bmq.endpoint.fetch.memory_budget import EVICTED_AT_ONCE, FetchBudget, Reservation
+from bmq.endpoint.fetch.tail_cache import ENTRY_BYTES
 from bmq.storage.block_cache import BlockCache, ReadConfig
 from bmq.storage.block_claim import HALVED_S
 from bmq.storage.filesystem import write_once
@@ -169,8 +170,8 @@ async def test_an_event_evicts_no_more_than_it_takes_and_a_bounded_number() -> N
     memory = Memory()
     memory.budget = FetchBudget(64 * LIMIT, 0.5, memory.pool)
     memory.tails = memory.budget.tails
-    size = batch(0, 100).size + 540
-    memory.tails.add(KEY, [batch(number, 100) for number in range(90_000)])
+    size = batch(0, 100).size + ENTRY_BYTES
+    memory.tails.add(KEY, [batch(number, 100) for number in range(64 * LIMIT // size)])
     memory.budget.tails_changed()
     for asked in (1 << 20, 4 << 20, 4 << 20, 4 << 20):
         count = len(memory.tails)

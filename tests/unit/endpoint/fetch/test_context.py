@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
 from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.config import NodeConfig
 from bmq.core.model import PartitionKey
+from bmq.core.records.batch import Batch, Record, build_batch
 from bmq.endpoint.fetch.context import FetchContext
+from bmq.endpoint.fetch.tail_cache import RELEASED_AT_ONCE
 from bmq.storage.block_cache import BlockCache
 from bmq.storage.memory import MemoryFileSystem, MemoryStorage
 from tests.harness.loop_stops import TurnCounter
@@ -80,3 +83,29 @@ async def test_a_large_topic_that_is_deleted_is_forgotten_in_turns(monkeypatch: 
     await context._gone.finish()
     assert len(set(forgotten)) == len(forgotten) == 3_503
     assert max(counter.take()) <= ELEMENTS_A_TURN
+
+
+@pytest.mark.parametrize("end", ["closed", "below the log start"])
+async def test_a_long_tail_that_ends_is_released_in_turns_and_blocks_get_its_room(end: str) -> None:
+    """A partition may move, or have its records deleted, with a million batches in the tail."""
+    count = 3 * RELEASED_AT_ONCE
+    async with serving() as world:
+        context, key = world.fetch_service.context, world.key("t")
+        full = world.pool.cache_bytes
+        data = [Batch(memoryview(build_batch([Record(value=b"x")], base_offset=base))) for base in range(count)]
+        context.flushed(key, data, count)
+        if end == "closed":
+            context.closed(key)
+        else:
+            context.log_start_moved(key, count)
+        assert context.tails.extent(key) is None
+        left = [len(context.tails)]
+        while context.tails.has_dead:
+            await asyncio.sleep(0)
+            left.append(len(context.tails))
+        steps = [before - after for before, after in itertools.pairwise([count, *left])]
+        assert max(steps) == RELEASED_AT_ONCE
+        assert (left[-1], context.tails.used, world.pool.cache_bytes) == (0, 0, full)
+        context.flushed(key, [Batch(memoryview(build_batch([Record(value=b"x")], base_offset=count)))], count + 1)
+        context.closed(key)
+        assert len(context.tails) == 0, "a later run is released, too"

@@ -11,17 +11,32 @@ from hypothesis import strategies as st
 from bmq.core.model import PartitionKey
 from bmq.core.records.batch import Batch, Record, build_batch, build_gap
 from bmq.core.records.cursor import read_batches
-from bmq.endpoint.fetch.tail_cache import COPY_SHARE, ENTRY_BYTES, JOIN_BYTES, TailCache
+from bmq.endpoint.fetch.tail_cache import (
+    COPY_BYTES,
+    COPY_SHARE,
+    ENTRY_BYTES,
+    JOIN_BYTES,
+    MANY_BYTES,
+    RELEASED_AT_ONCE,
+    TINY_BYTES,
+    VIEW_BYTES,
+    TailCache,
+)
 from tests.harness.seeds import example_count
 
 A = PartitionKey(uuid.UUID(int=1), 0)
 B = PartitionKey(uuid.UUID(int=2), 0)
 BIG = 20 << 10
+VIEW_COST = ENTRY_BYTES + VIEW_BYTES
 
 
 def batch(base: int, count: int = 1, size: int = BIG) -> Batch:
     """Return a batch in a frame of its own; ``size`` is that of each value."""
     return Batch(memoryview(build_batch([Record(value=b"x" * size)] * count, base_offset=base)))
+
+
+def small(base: int) -> Batch:
+    return batch(base, 1, 100)
 
 
 def cache(limit: int = 1 << 30) -> TailCache:
@@ -98,7 +113,7 @@ def test_a_gap_starts_a_new_tail(base: int) -> None:
 
 
 def test_the_oldest_of_all_partitions_goes_first() -> None:
-    one = batch(0).size + ENTRY_BYTES
+    one = batch(0).size + VIEW_COST
     tails = cache(4 * one)
     tails.add(A, [batch(0)])
     tails.add(B, [batch(0), batch(1)])
@@ -137,6 +152,87 @@ def test_drop_and_trim_leave_nothing_behind() -> None:
     assert (len(tails), tails.used, len(tails._tails)) == (0, 0, 0)
 
 
+MANY = 3 * RELEASED_AT_ONCE
+
+
+def filled(count: int) -> TailCache:
+    """Return tails with so many batches of A, between two of B."""
+    tails = TailCache(1 << 30)
+    tails.add(B, [small(0)])
+    tails.add(A, [small(offset) for offset in range(count)])
+    tails.add(B, [small(1)])
+    return tails
+
+
+@pytest.mark.parametrize("end", ["drop", "trim", "gap"])
+def test_a_run_that_ends_is_gone_for_readers_at_once_and_from_memory_in_steps(end: str) -> None:
+    """A partition may move with a million batches in the cache: the loop does not stop for them."""
+    tails = filled(MANY)
+    others = filled(1)
+    if end == "drop":
+        tails.drop(A)
+        others.drop(A)
+    elif end == "trim":
+        tails.trim(A, MANY)
+        others.drop(A)
+    else:
+        for each in (tails, others):
+            each.add(A, [small(2 * MANY)])
+    assert tails.extent(A) == others.extent(A)
+    assert tails.read(A, 0, 1 << 20, MANY, at_least_one=True) is None
+    assert tails.size_between(A, 0, MANY) == MANY_BYTES
+    assert len(tails) == len(others) + MANY - RELEASED_AT_ONCE
+    assert tails.has_dead
+    for _ in range(2):
+        tails.release()
+    assert not tails.has_dead
+    assert (len(tails), tails.used) == (len(others), others.used)
+    assert read(tails, B, 0) == [0, 1]
+
+
+def test_batches_below_a_log_start_are_released_in_steps_beside_the_rest_of_their_run() -> None:
+    tails = filled(MANY)
+    tails.trim(A, MANY - 1)
+    assert tails.extent(A) == (MANY - 1, MANY)
+    assert len(tails) == 3 + MANY - 1 - RELEASED_AT_ONCE
+    tails.add(A, [small(MANY)])
+    held = tails.held(A)
+    assert held is not None
+    size = small(0).size
+    assert [held.size_until(offset) for offset in (0, MANY - 1, MANY, MANY + 1)] == [None, 0, size, 2 * size]
+    assert tails.size_between(A, MANY - 1, MANY + 1) == 2 * size
+    while tails.has_dead:
+        assert read(tails, A, MANY - 1) == [MANY - 1, MANY]
+        tails.release(100)
+    assert [held.size_until(offset) for offset in (0, MANY - 1, MANY, MANY + 1)] == [None, 0, size, 2 * size]
+    assert len(tails) == 4
+
+
+def test_rule8_room_comes_from_batches_that_no_reader_finds_before_others_are_evicted() -> None:
+    tails = filled(MANY)
+    tails.drop(A)
+    cost = small(0).size + ENTRY_BYTES
+    tails.shrink(2 * cost)
+    assert (len(tails), tails.has_dead, tails.extent(B)) == (2, False, (0, 2))
+    tails.shrink(cost)
+    assert tails.extent(B) == (1, 2)
+
+
+def test_rule8_an_evicted_batch_is_freed_at_once() -> None:
+    """Entries leave the front of a long run in large parts: their bytes, and the time to free them, must not."""
+    tails = TailCache(1 << 30)
+    frames = [bytearray(batch(offset, 1, COPY_BYTES).data) for offset in range(1_000)]
+    for frame in frames:
+        tails.add(A, [Batch(memoryview(frame))])
+    tails.shrink(tails.used * 5 // 9)
+    count = 1_000 - len(tails)
+    assert 400 < count < 500
+    for frame in frames[:count]:
+        frame.clear()  # raises BufferError while a view is left
+    with pytest.raises(BufferError):
+        frames[count].clear()
+
+
 def test_rule8_a_small_view_of_a_frame_is_copied_out_and_a_large_one_counted_with_it() -> None:
     small, large = build_batch([Record(value=b"s" * 100)]), build_batch([Record(value=b"l" * BIG)], base_offset=1)
     frame = bytearray(50) + small + large
@@ -150,7 +246,7 @@ def test_rule8_a_small_view_of_a_frame_is_copied_out_and_a_large_one_counted_wit
     assert isinstance(first.buffers[0], bytes)
     assert isinstance(second.buffers[0], memoryview)
     assert second.buffers[0].obj is frame
-    assert tails.used == len(small) + len(frame) + 2 * ENTRY_BYTES
+    assert tails.used == len(small) + len(frame) + ENTRY_BYTES + VIEW_COST
 
 
 def in_one_frame(*bases: int, padding: int = 0) -> list[Batch]:
@@ -171,15 +267,15 @@ def test_rule8_a_frame_of_several_batches_is_kept_as_it_came_and_counted_once_un
         assert found is not None
         assert isinstance(found.buffers[0], memoryview)
         assert found.buffers[0].obj is frame
-    assert tails.used == 3 * first.size + 3 * ENTRY_BYTES
+    assert tails.used == 3 * first.size + 3 * VIEW_COST
     tails.drop(A)
-    assert tails.used == 3 * first.size + ENTRY_BYTES
+    assert tails.used == 3 * first.size + VIEW_COST
     tails.drop(B)
     assert (tails.used, tails._frames) == (0, {})
 
 
 def test_rule8_past_the_limit_all_batches_of_the_oldest_frame_go() -> None:
-    tails = cache(4 * (batch(0).size + ENTRY_BYTES))
+    tails = cache(4 * (batch(0).size + VIEW_COST))
     first, second = in_one_frame(0, 0)
     tails.add(A, [first])
     tails.add(B, [second])
@@ -187,7 +283,7 @@ def test_rule8_past_the_limit_all_batches_of_the_oldest_frame_go() -> None:
     tails.add(A, [third])
     tails.add(B, [fourth])
     assert (tails.extent(A), tails.extent(B), tails.used) == ((0, 2), (0, 2), tails.limit)
-    tails.add(A, [batch(2, 1, 100)])
+    tails.add(A, [batch(2, 1, 2 * VIEW_COST)])
     assert (tails.extent(A), tails.extent(B)) == ((1, 3), (1, 2))
     assert tails.used <= tails.limit
 
@@ -201,7 +297,45 @@ def test_rule8_a_small_share_of_its_frame_is_copied_out_however_large_it_is(padd
     found = tails.read(A, 0, 1, 1, at_least_one=True)
     assert found is not None
     assert isinstance(found.buffers[0], bytes) is is_copied
-    assert tails.used == (1 if is_copied else COPY_SHARE) * size + ENTRY_BYTES
+    assert tails.used == (size + ENTRY_BYTES if is_copied else COPY_SHARE * size + VIEW_COST)
+
+
+@pytest.mark.parametrize(("size", "is_copied"), [(1, True), (TINY_BYTES // 2, True), (TINY_BYTES, False)])
+def test_rule8_a_tiny_batch_is_copied_out_of_a_frame_of_its_own(size: int, is_copied: bool) -> None:
+    """A view of it would cost about as much as the batch, or more."""
+    tails, one = cache(), batch(0, 1, size)
+    tails.add(A, [one])
+    found = tails.read(A, 0, 1, 1, at_least_one=True)
+    assert found is not None
+    assert isinstance(found.buffers[0], bytes) is is_copied
+    assert tails.used == one.size + (ENTRY_BYTES if is_copied else VIEW_COST)
+
+
+@pytest.mark.parametrize("ended", ["trimmed", "dropped"])
+def test_the_oldest_goes_first_also_behind_runs_that_were_shortened_or_have_ended(ended: str) -> None:
+    tails = cache()
+    keys = [PartitionKey(uuid.UUID(int=3), partition) for partition in range(200)]
+    for key in keys:
+        tails.add(key, [batch(0), batch(1)])
+    for number, key in enumerate(keys):
+        if number % 10:
+            tails.drop(key) if ended == "dropped" else tails.trim(key, 1)
+    left = [(number, base) for number in range(200) for base in (0, 1) if number % 10 == 0]
+    if ended == "trimmed":
+        left = sorted([*left, *((number, 1) for number in range(200) if number % 10)])
+    for number, base in left:
+        assert tails.extent(keys[number]) == (base, 2)
+        tails.shrink(tails.used - 1)
+    assert (len(tails), tails.used) == (0, 0)
+
+
+def test_runs_that_have_ended_are_not_kept_though_nothing_is_evicted() -> None:
+    tails = cache()
+    tails.add(A, [batch(0)])
+    for base in range(0, 20_000, 2):
+        tails.add(B, [small(base)])
+    assert len(tails._oldest) < 100
+    assert tails.extent(B) == (19_998, 19_999)
 
 
 def test_many_small_batches_are_joined_and_large_ones_are_not_copied() -> None:
