@@ -106,16 +106,18 @@ class FetchContext:
 
     def _tails_changed(self) -> None:
         self.budget.tails_changed()
-        if self.tails.has_dead and not self._is_releasing:
+        if self.tails.dead and not self._is_releasing:
             self._is_releasing = True
-            self._gone.run(RELEASED_AT_ONCE, self._release())
+            self._gone.run(min(self.tails.dead, RELEASED_AT_ONCE), self._release())
 
     def _release(self) -> Steps[None]:
         """Release the batches of runs that have ended, in turns of the loop."""
-        while self.tails.has_dead:
-            yield  # the event that ended the run has released some
+        while True:
             self.tails.release()
             self.budget.tails_changed()
+            if not self.tails.dead:
+                break
+            yield
         self._is_releasing = False
 
     def _topic_changed(self, change: TopicChange) -> None:

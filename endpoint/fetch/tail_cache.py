@@ -49,7 +49,7 @@ came, it would keep far more alive than its own bytes."""
 MANY_BYTES = 1 << 62
 """Result of ``TailCache.size_between`` for a range of which batches are not kept: more than any reader waits for."""
 RELEASED_AT_ONCE = 1_000
-"""Most dead batches that one event releases: about a microsecond each."""
+"""Most dead batches that one step releases: about a microsecond each."""
 _ENDED_MAX = 64  # runs that have ended, beside half of the heap
 _COMPACT = 64  # evicted entries at the front of a run, before it is shortened
 _END = attrgetter("end")
@@ -154,10 +154,9 @@ class _Tail:
         return bisect_right(self.entries, offset, self.live, key=_END) - self.live
 
     def bury(self, count: int) -> None:
-        """Let the oldest ``count`` batches be dead."""
-        if count:
-            self.live += count
-            self.start, self.popped = self.entries[self.live - 1].end, self.ends[self.live - 1]
+        """Let the oldest ``count`` batches, one at least, be dead."""
+        self.live += count
+        self.start, self.popped = self.entries[self.live - 1].end, self.ends[self.live - 1]
 
     def pop(self) -> _Entry:
         """Remove and return the oldest batch: the oldest of the dead, if there are any."""
@@ -187,6 +186,8 @@ class TailCache:
         self.used = 0
         self._tails: dict[PartitionKey, _Tail] = {}
         self._with_dead: dict[_Tail, None] = {}
+        self.dead = 0
+        """Number of batches that are kept though no reader finds them: ``release`` removes them."""
         # A heap by the number of each tail's oldest batch.  A tail that was shortened is too early in it, until then.
         self._oldest: list[tuple[int, _Tail]] = []
         self._came = 0  # batches that were ever added
@@ -245,11 +246,6 @@ class TailCache:
                 self._evict_oldest()
             left -= 1
 
-    @property
-    def has_dead(self) -> bool:
-        """True while batches are kept that no reader finds: ``release`` removes them."""
-        return bool(self._with_dead)
-
     def release(self, count: int = RELEASED_AT_ONCE) -> None:
         """Remove up to ``count`` dead batches."""
         while count and self._with_dead:
@@ -258,6 +254,7 @@ class TailCache:
             for _ in range(step):
                 self._forget(tail.pop())
             count -= step
+            self.dead -= step
             if not tail.dead:
                 del self._with_dead[tail]
 
@@ -277,13 +274,13 @@ class TailCache:
         return _Entry(data, end, ENTRY_BYTES + VIEW_BYTES, frame)
 
     def drop(self, key: PartitionKey) -> None:
-        """Remove the partition's batches: for readers all of them at once, from memory in steps."""
+        """Hide the partition's batches from readers; ``release`` removes them."""
         tail = self._tails.get(key)
         if tail is not None:
             self._bury(tail, len(tail))
 
     def trim(self, key: PartitionKey, log_start: int) -> None:
-        """Remove the partition's batches that lie wholly below ``log_start``."""
+        """Do the same with batches that lie wholly below ``log_start``."""
         tail = self._tails.get(key)
         if tail is not None:
             self._bury(tail, tail.count_until(log_start))
@@ -353,11 +350,11 @@ class TailCache:
             self._shorten(tail)
 
     def _bury(self, tail: _Tail, count: int) -> None:
-        """Hide the oldest ``count`` batches of a run, and release the first of the dead."""
-        tail.bury(count)
-        if tail.dead:
+        """Hide the oldest ``count`` batches of a run; ``release`` removes them."""
+        if count:
+            tail.bury(count)
             self._with_dead[tail] = None
-            self.release()
+            self.dead += count
         self._shorten(tail)
 
     def _shorten(self, tail: _Tail) -> None:

@@ -380,6 +380,7 @@ async def test_a_topic_made_anew_under_its_name_is_another_log() -> None:
     async with serving() as world:
         world.flush("t")
         world.catalog.put("t", Topic(name="t", topic_id=uuid.UUID(int=50), partitions=1))
+        await quiesce()
         assert len(world.fetch_service.tails) == 0
         world.open("t")
         fetched = await world.fetch([want("t")], max_wait_s=0)
