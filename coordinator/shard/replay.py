@@ -56,10 +56,10 @@ class Replay:
             if not data:
                 message = f"the log ends at offset {self.offset}, though it must reach {end}"
                 raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+            await next_turn()  # all shards of a process are loaded at once: each has turns of its own
             for batch in read_batches(memoryview(data)):
                 await self._take(batch)
             self.bytes_read += len(data)
-            await next_turn()  # reads that are served from a cache do not give up the loop
         await self._apply_last_values()
 
     async def _take(self, batch: Batch) -> None:

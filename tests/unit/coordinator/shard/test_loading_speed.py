@@ -14,11 +14,15 @@ from bmq.coordinator.records import (
     StoredGroup,
     encode,
 )
+from bmq.coordinator.shard.log_records import BatchProducer
+from bmq.coordinator.shard.replay import Replay
 from bmq.coordinator.stored_members import StoredMember
+from bmq.core.aio.turns import ELEMENTS_A_TURN
 from bmq.core.records.batch import Record, build_batch
-from tests.harness.loop_stops import is_short, loop_stops
+from tests.harness.loop_stops import TurnCounter, is_short, loop_stops
 from tests.harness.seeds import amount
-from tests.unit.coordinator.fakes import World, running, topic
+from tests.unit.coordinator.fakes import MemoryLog, MemoryPartition, World, running, topic
+from tests.unit.coordinator.shard.kv_kind import KvState
 
 pytestmark = pytest.mark.slow
 
@@ -86,3 +90,24 @@ def _records(world: World) -> list[OffsetRecord]:
     serving = world.coordinator.shards._shards[0].serving
     assert serving is not None
     return list(serving.state.offsets)
+
+
+@pytest.mark.parametrize("is_by_key", [True, False])
+async def test_shards_that_are_loaded_together_share_the_turns_of_the_loop(is_by_key: bool) -> None:
+    """A process that starts loads all its shards at once."""
+    turns = TurnCounter()
+
+    class Counted(KvState):
+        def replay(self, key: bytes, value: bytes | None, producer: BatchProducer | None) -> None:
+            turns.count()
+            super().replay(key, value, producer)
+
+    partition = MemoryPartition()
+    for batch in range(20):
+        pairs = [Record(key=b"%d-%d" % (batch, number), value=b"v") for number in range(30)]
+        partition.store(build_batch(pairs, base_timestamp=0))
+    replays = [Replay(MemoryLog(partition, lambda: None), Counted(is_by_key=is_by_key), 1 << 20) for _ in range(10)]
+    await asyncio.gather(*(each.read(partition.next_offset) for each in replays))
+    counts = turns.take()
+    assert sum(counts) == 10 * 20 * 30
+    assert max(counts) <= ELEMENTS_A_TURN
