@@ -27,7 +27,7 @@ help:
 	@echo "make soak       every fault and fuzz at full length"
 	@echo "make hdfs-matrix  a story on each version of Hadoop and each protection of HDFS, into docs/operations/hdfs.md"
 	@echo "make spark-matrix  Spark's tests on each version of PySpark, into docs/spark.md (fetches each version once)"
-	@echo "make scale      a controller with a million partitions, in large topics and in small ones"
+	@echo "make scale      a controller with a million partitions; 20,000 transactional ids and 50 producers in a process"
 	@echo "make chart      the Helm chart: linted, rendered with many values, valid for three versions of Kubernetes (builds helm with Go, once)"
 	@echo "make chart-apiserver  the Helm chart in a real API server: applied, installed, upgraded, rolled back (builds Kubernetes with Go, once)"
 	@echo "make monitoring  rules, alerts, dashboards and metrics by promtool and a real Prometheus (builds both with Go, once, in minutes)"
