@@ -36,6 +36,8 @@ READS_MAX = 1_000
 """Partitions that one fetch reads from storage; the others come first in its session's next fetch."""
 PARTITIONS_A_TURN = 500
 """Partitions that are checked, or put into the response, in a turn of the loop: at 10 us each, 5 ms."""
+BATCHES_MAX = 20_000
+"""Batches from memory in a response: 10 ms, at half a microsecond a batch.  Readers of small batches come again."""
 READ_BYTES_MIN = 64 << 10
 """Bytes that a read counts with at least: it returns a whole batch, however little was asked for."""
 READ_COPIES = 2
@@ -47,6 +49,7 @@ class FetchOperation:
     """One fetch.  ``owner_patience_s`` is the time for which it waits for a missing owner, past the client's time."""
 
     __slots__ = (
+        "_batches_left",
         "_checks",
         "_follows",
         "_fresh",
@@ -78,7 +81,8 @@ class FetchOperation:
         # Of any round: nothing to read, and no event since.
         self._rest: dict[SessionPartition, PartitionRead] = {}
         self.size = self._kept = self.planned = self._seen = 0
-        self._left = self._stored = 0  # of the present round: bytes left, and partitions that lie on storage
+        # Of the present round: bytes and batches left, and partitions that lie on storage.
+        self._left = self._batches_left = self._stored = 0
         self._hurries = self.reads = self._is_first = False
         self.time = FetchTime(0.0, 0.0)  # of ``begin``
         self._has_checked = self._is_late = False
@@ -214,6 +218,7 @@ class FetchOperation:
         self._fresh = []
         self._seen = self.watch.events
         self.size = self._kept = self.planned = self._stored = 0
+        self._batches_left = BATCHES_MAX
         self._hurries = self.reads = False
 
     def _check(self, partitions: Sequence[SessionPartition]) -> bool:
@@ -238,6 +243,7 @@ class FetchOperation:
                 wants_aborted=wants_aborted,
                 follows=follows,
                 may_read=may_read,
+                batches_max=self._batches_left,
             )
             if nearer is not None and not result.error:
                 assert result.topic is not None
@@ -255,6 +261,9 @@ class FetchOperation:
                 self._fresh.append(result)
                 is_first = False
                 left -= self._plan(result)
+                self._batches_left -= result.batches
+                if self._batches_left <= 0:
+                    left = 0
             else:
                 self._sort(result)
         self._left, self._is_first = left, is_first
@@ -288,7 +297,8 @@ class FetchOperation:
             watch.is_quiet(wanted, is_sent=result.marks == wanted.sent_marks)
 
     def is_enough(self) -> bool:
-        return self.size >= self.params.min_bytes or self._hurries or self._knows_nothing()
+        is_full = self._batches_left <= 0
+        return self.size >= self.params.min_bytes or is_full or self._hurries or self._knows_nothing()
 
     def _knows_nothing(self) -> bool:
         """Return whether none of the fetch's partitions exists (or it has none): there is nothing to wait for."""
@@ -442,6 +452,7 @@ class FetchOperation:
                 committed=params.committed,
                 wants_aborted=False,
                 follows=follows,
+                batches_max=0,
                 may_read=params.may_read,
             )
         return result

@@ -46,9 +46,10 @@ class PartitionChecks:
         committed: bool,
         wants_aborted: bool,
         follows: bool,
+        batches_max: int,
         may_read: MayRead | None = None,
     ) -> PartitionRead:
-        """Return what the partition has now, ``limit`` bytes at most.
+        """Return what the partition has now, ``limit`` bytes at most, and from memory ``batches_max`` batches.
 
         ``at_least_one``: the first batch even if it is larger; ``committed``: only records below the last stable
         offset; ``wants_aborted``: with the records' aborted transactions; ``follows``: the partition's events count for
@@ -81,6 +82,7 @@ class PartitionChecks:
             at_least_one=at_least_one,
             committed=committed,
             wants_aborted=wants_aborted,
+            batches_max=batches_max,
         )
 
     def _topic_of(self, wanted: SessionPartition) -> Topic | None:

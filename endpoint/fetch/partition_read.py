@@ -39,7 +39,7 @@ class PartitionRead:
     """One partition's result::
 
     error      the partition's error; with ``waits`` it is sent only when the fetch's time is up
-    buffers    whole batches of ``size`` bytes, from memory
+    buffers    whole batches of ``size`` bytes, ``batches`` of them from memory
     aborted    aborted transactions of ``buffers``, if they are wanted
     reads      there are records below ``end``, but on storage: at most ``limit`` bytes are wanted
     has_more   there are records, but none was taken, as they did not fit
@@ -57,6 +57,7 @@ class PartitionRead:
         "aborted",
         "active_segment",
         "asks",
+        "batches",
         "buffers",
         "end",
         "error",
@@ -89,7 +90,7 @@ class PartitionRead:
         self.marks: Marks = NO_MARKS
         self.buffers: Sequence[Buffer] = ()
         self.aborted: Sequence[AbortedTransaction] = ()
-        self.size = self.kept_bytes = 0
+        self.size = self.batches = self.kept_bytes = 0
         self.end = 0
         self.active_segment: ActiveSegment | None = None
         self.view: PartitionView | None = None
@@ -147,8 +148,11 @@ def read_partition(
     at_least_one: bool,
     committed: bool,
     wants_aborted: bool,
+    batches_max: int,
 ) -> PartitionRead:
     """Return the partition's result: at most ``limit`` bytes, or one batch if ``at_least_one``.
+
+    From memory at most ``batches_max`` batches.
 
     ``wanted.key`` must be set.  ``committed``: only records below the last stable offset.  ``wants_aborted``: with the
     aborted transactions of the records.
@@ -175,13 +179,13 @@ def read_partition(
         result.has_more = True
         return result
     assert result.key is not None
-    found = tails.read(result.key, offset, limit, result.end, at_least_one=at_least_one)
+    found = tails.read(result.key, offset, limit, result.end, at_least_one=at_least_one, batches_max=batches_max)
     if found is None:
         result.reads, result.view, result.wants_aborted = True, followed, wants_aborted
         result.active_segment = followed.active_segment
         result.asks = not followed.knows_active_segment
     else:
-        result.buffers, result.size, end = found
+        result.buffers, result.size, end, result.batches = found
         result.has_more = not result.size
         if wants_aborted:
             result.aborted = tails.aborted(result.key, offset, end)

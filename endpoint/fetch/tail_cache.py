@@ -49,18 +49,19 @@ came, it would keep far more alive than its own bytes."""
 MANY_BYTES = 1 << 62
 """Result of ``TailCache.size_between`` for a range of which batches are not kept: more than any reader waits for."""
 RELEASED_AT_ONCE = 1_000
-"""Most dead batches that one step releases: about a microsecond each."""
+"""Most dead batches that a step releases: about a microsecond for a batch."""
 _ENDED_MAX = 64  # runs that have ended, beside half of the heap
 _COMPACT = 64  # evicted entries at the front of a run, before it is shortened
 _END = attrgetter("end")
 
 
 class TailSlice(NamedTuple):
-    """Whole batches, one after another; ``size`` in bytes, ``end`` the offset behind them."""
+    """Whole batches, one after another, ``batches`` of them; ``size`` in bytes, ``end`` the offset behind them."""
 
     buffers: Sequence[Buffer]
     size: int
     end: int
+    batches: int
 
 
 class _Entry:
@@ -286,9 +287,18 @@ class TailCache:
             self._bury(tail, tail.count_until(log_start))
 
     def read(
-        self, key: PartitionKey, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool
+        self,
+        key: PartitionKey,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        *,
+        at_least_one: bool,
+        batches_max: int = 1 << 30,
     ) -> TailSlice | None:
         """Return the batches from the one that holds ``offset`` on, as many as fit, all below ``end_offset``.
+
+        At most ``batches_max``, and never none: a batch takes half a microsecond.
 
         If this batch has no records, the first is the next that has some; if no batch below ``end_offset`` has any,
         they are the batches without records.
@@ -304,8 +314,9 @@ class TailCache:
         if not entries[at].has_records:
             at = _next_with_records(entries, at, end_offset)
         buffers: list[Buffer] = []
-        size = 0
-        while at < len(entries):
+        size, first = 0, at
+        upto = min(len(entries), at + max(1, batches_max))
+        while at < upto:
             entry = entries[at]
             if entry.end > end_offset or (size + entry.size > max_bytes and (size or not at_least_one)):
                 break
@@ -314,8 +325,8 @@ class TailCache:
             at += 1
         end = entries[at - 1].end if size else offset
         if len(buffers) > 1 and size < JOIN_BYTES * len(buffers):
-            return TailSlice((b"".join(buffers),), size, end)
-        return TailSlice(buffers, size, end)
+            return TailSlice((b"".join(buffers),), size, end, at - first)
+        return TailSlice(buffers, size, end, at - first)
 
     def aborted(self, key: PartitionKey, start: int, end: int) -> Sequence[AbortedTransaction]:
         """Return the aborted transactions for a reader of [start, end), which ``read`` has found here."""

@@ -476,3 +476,28 @@ async def test_fetches_wait_for_bytes_in_turn_and_are_answered_without_records_i
         assert (offsets(starved), starved.results[0].marks) == ({T0: []}, (1, 1, 0))
         assert 5 < now() < 30
         held.release()
+
+
+async def test_a_fetch_has_a_bounded_number_of_batches_from_memory_and_the_next_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """50 MB of small batches would stop the loop for 130 ms.  Not even a high fetch.min.bytes waits for more."""
+    monkeypatch.setattr("bmq.endpoint.fetch.operation.BATCHES_MAX", 10)
+    async with serving() as world:
+        for partition in (0, 1):
+            for _ in range(8):
+                world.flush("t", partition)
+        found = list[int]()
+        at = {0: 0, 1: 0}
+        for _ in range(2):
+            asked = [want("t", partition, offset=offset) for partition, offset in at.items()]
+            fetched = await world.fetch(asked, min_bytes=1 << 20, max_wait_s=100)
+            for result in fetched.results:
+                at[result.wanted.partition] += result.batches
+            found.append(sum(result.batches for result in fetched.results))
+            release(fetched)
+            if found == [10]:
+                assert now() == 0, "it is full"
+        assert found == [10, 6]
+        assert at == {0: 8, 1: 8}
+        assert now() == pytest.approx(100)

@@ -11,10 +11,10 @@ async def test_a_check_that_follows_no_events_leaves_the_partition_of_a_former_t
     world = World()
     world.topic("t", number=1)
     checks, wanted = PartitionChecks(world.fetch_service.context, world.catalog, world.owners), want("t")
-    checks.check(wanted, 100, at_least_one=True, committed=False, wants_aborted=False, follows=True)
+    checks.check(wanted, 100, at_least_one=True, committed=False, wants_aborted=False, follows=True, batches_max=1)
     assert len(world.fetch_service.poll) == 1
     world.topic("t", number=2)
-    checks.check(wanted, 100, at_least_one=True, committed=False, wants_aborted=False, follows=False)
+    checks.check(wanted, 100, at_least_one=True, committed=False, wants_aborted=False, follows=False, batches_max=1)
     world.fetch_service.leave([wanted])
     assert len(world.fetch_service.poll) == 0
     await world.fetch_service.close()

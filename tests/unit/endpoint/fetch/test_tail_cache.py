@@ -85,10 +85,19 @@ def test_bytes_and_end_offset_bound_a_read() -> None:
     assert read(tails, A, 0, 3 * size) == [0, 2, 4]
     assert read(tails, A, 0, 3 * size - 1) == [0, 2]
     assert read(tails, A, 0, 1) == [0]
-    assert tails.read(A, 0, size - 1, 6, at_least_one=False) == ([], 0, 0)
+    assert tails.read(A, 0, size - 1, 6, at_least_one=False) == ([], 0, 0, 0)
     assert read(tails, A, 0, end=4) == [0, 2]
     assert read(tails, A, 0, end=5) == [0, 2]
-    assert tails.read(A, 0, 1 << 30, 1, at_least_one=True) == ([], 0, 0)
+    assert tails.read(A, 0, 1 << 30, 1, at_least_one=True) == ([], 0, 0, 0)
+
+
+@pytest.mark.parametrize(("most", "found"), [(0, 1), (1, 1), (2, 2), (9, 4)])
+def test_a_read_has_no_more_batches_than_wanted_and_one_at_least(most: int, found: int) -> None:
+    tails = cache()
+    tails.add(A, [small(base) for base in range(4)])
+    slice_ = tails.read(A, 0, 1 << 30, 4, at_least_one=True, batches_max=most)
+    assert slice_ is not None
+    assert (slice_.batches, slice_.end, slice_.size) == (found, found, found * small(0).size)
 
 
 def test_flushes_that_follow_each_other_are_one_run() -> None:
