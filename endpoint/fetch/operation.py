@@ -36,8 +36,9 @@ READS_MAX = 1_000
 """Partitions that one fetch reads from storage; the others come first in its session's next fetch."""
 PARTITIONS_A_TURN = 500
 """Partitions that are checked, or put into the response, in a turn of the loop: at 10 us each, 5 ms."""
-BATCHES_MAX = 20_000
-"""Batches from memory in a response: 10 ms, at half a microsecond a batch.  Readers of small batches come again."""
+BATCHES_MAX = 5_000
+"""Batches from memory in a response: half a microsecond a batch, and 3 in a process that follows the partition, which
+takes a whole response in a turn.  Readers of small batches come again."""
 READ_BYTES_MIN = 64 << 10
 """Bytes that a read counts with at least: it returns a whole batch, however little was asked for."""
 READ_COPIES = 2
