@@ -19,12 +19,15 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
 from tests.services.bmq import BmqServer
 from tests.services.hdfs import HdfsCluster
+from tests.services.hdfs_tools import hdfs_tool
 from tests.services.processes import wait_for
 from tests.services.spark import frame, start_spark
 
@@ -49,6 +52,7 @@ CONFIGS = {
     "min.cleanable.dirty.ratio": "0",
     "file.delete.delay.ms": "0",
 }
+UNCLEANABLE = "kafka_log_logcleanermanager_uncleanable_partitions_count"
 Read = tuple[int, int, bytes, bytes]
 """Offset, timestamp, key and value of a record."""
 
@@ -162,7 +166,7 @@ def run(story: Story) -> None:
     wait_for(lambda: story.size() < produced / 2, "fewer bytes", timeout_s=TIMEOUT_S, interval_s=0.5)
     wait_for(lambda: story.metric("bmq_cleaning_rounds_total") > 0, "a round of this process", timeout_s=TIMEOUT_S)
     assert story.metric("bmq_cleaning_bytes_after_total") < story.metric("bmq_cleaning_bytes_before_total")
-    assert story.metric("kafka_log_logcleanermanager_uncleanable_partitions_count") == 0
+    assert story.metric(UNCLEANABLE) == 0
     check_shown(story)
     times = [START_MS + number for number in range(0, story.end, story.end // 9)]
     read_with_librdkafka(story, times)
@@ -213,7 +217,64 @@ def test_on_hdfs(hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path) -> None:
     check_storage(story)
 
 
+def test_a_quota_without_room_for_a_draft_leaves_the_log_as_it_is_until_there_is_room(
+    hdfs: HdfsCluster, hdfs_root: str, tmp_path: Path
+) -> None:
+    client, folder = hdfs_native.Client(hdfs.root), f"{urlsplit(hdfs_root).path}/topics/{TOPIC}"
+
+    def names() -> list[str]:
+        return [Path(status.path).name for status in client.list_status(folder, recursive=True)]
+
+    with BmqServer(hdfs_root, f"sqlite://{tmp_path}/meta.db", environment=SETTINGS, folder=tmp_path) as server:
+        story = Story(server, hdfs_root, names)
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        held = CONFIGS | {"min.cleanable.dirty.ratio": "1"}
+        admin.create_topics([NewTopic(TOPIC, 1, -1, config=held)])[TOPIC].result(30)
+        story.update()
+        wait_for(lambda: len(names()) > 2 * UPDATES * VALUE_BYTES >> 20, "closed segments", timeout_s=TIMEOUT_S)
+        (place,) = {
+            status.path.rpartition("/")[0]
+            for status in client.list_status(folder, recursive=True)
+            if status.path.endswith(".log")
+        }
+        hdfs_tool(hdfs, "dfsadmin", "-setQuota", "1", place)
+        before = set(names())
+        alter = ConfigEntry("min.cleanable.dirty.ratio", "0", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[alter])
+        admin.incremental_alter_configs([resource])[resource].result(30)
+        wait_for(lambda: story.cleaning()["reason"] == "failed", "a failed round is shown", timeout_s=TIMEOUT_S)
+        lines = [line for line in server.log.read_text().splitlines() if f"{place}/.clean" in line]
+        assert lines
+        assert all("NSQuotaExceededException" in line for line in lines)
+        assert {name for name in names() if name.endswith(".log")} == {name for name in before if name.endswith(".log")}
+        found = read_whole(story)
+        assert [record[0] for record in found] == list(range(story.end))
+        assert story.metric(UNCLEANABLE) == 1
+        hdfs_tool(hdfs, "dfsadmin", "-clrQuota", place)
+        wait_for(lambda: len(story.cleaned()) > 0, "a cleaned segment", timeout_s=TIMEOUT_S)
+        wait_for(lambda: story.metric(UNCLEANABLE) == 0, "a round without a failure", timeout_s=TIMEOUT_S)
+        story.check(read_whole(story))
+    story.bmq("segment", "verify", "--root", story.root, "--topic", TOPIC, "--records")
+
+
 # ----------------------------------------------------------------------------------------------------------- readers
+
+
+def read_whole(story: Story) -> list[Read]:
+    consumer = Consumer({"bootstrap.servers": story.server.bootstrap, "group.id": "g", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found: list[Read] = []
+    while not found or found[-1][0] < story.end - 1:
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None
+        assert message.error() is None, message.error()
+        offset, key, value = message.offset(), message.key(), message.value()
+        assert offset is not None
+        assert key is not None
+        assert value is not None
+        found.append((offset, message.timestamp()[1], key, value))
+    consumer.close()
+    return found
 
 
 def read_with_librdkafka(story: Story, times: list[int]) -> None:
