@@ -85,8 +85,8 @@ def find_hanging(admin: AdminClient, arguments: argparse.Namespace) -> int:
 def _places(admin: AdminClient, arguments: argparse.Namespace) -> list[tuple[str, int]]:
     """Return the sorted partitions that the command line names.
 
-    Raises UsageError for a partition without its topic and a server that does not exist, and RequestRefused for a topic
-    or partition that does not exist.
+    Raises UsageError for a partition without its topic, and for an unknown server.  Raises RequestRefused for an
+    unknown topic or partition.
     """
     if arguments.partition is not None and len(set(arguments.topics)) != 1:
         raise UsageError("--partition is of one topic: give its TOPIC, and no other")
