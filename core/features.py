@@ -84,7 +84,8 @@ class FeatureTable:
 
 REMEDY = (
     "Use a version of BMQ that supports the level. Or lower the level first, from a cluster of the version that raised"
-    " it: `kafka-features.sh --bootstrap-server ... downgrade --feature NAME=LEVEL`"
+    " it: `bmq cluster features --downgrade NAME=LEVEL`, or `kafka-features.sh --bootstrap-server ... downgrade"
+    " --feature NAME=LEVEL`"
 )
 """The remedy for a level beyond the version's own."""
 TRANSACTION_VERSION = "transaction.version"

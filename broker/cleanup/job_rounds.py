@@ -213,7 +213,10 @@ class JobRounds(Generic[L]):
         if not state.driver.machine.config.cleaning.is_compacted:
             return Reason.NOT_COMPACTED.value
         if not self._context.wiring.may_clean():
-            return "compaction.version is 0: finish the upgrade, then see `kafka-features.sh describe`"
+            return (
+                "compaction.version is 0: finish the upgrade, then see `bmq cluster features` (or `kafka-features.sh"
+                " describe`)"
+            )
         return ""
 
     # -------------------------------------------------------------------------------------------------------- the plan

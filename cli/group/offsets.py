@@ -43,6 +43,14 @@ def led_partitions(admin: AdminClient, topics: Collection[str]) -> Mapping[Topic
 
     Raises RequestRefused for a topic that this user may not describe.
     """
+    return {key: leader >= 0 for key, leader in leaders_of(admin, topics).items()}
+
+
+def leaders_of(admin: AdminClient, topics: Collection[str]) -> Mapping[TopicPartition, int]:
+    """Return the leaders' node ids by partition of the existing topics, -1 for a partition without a leader.
+
+    Raises RequestRefused for a topic that this user may not describe.
+    """
     if not topics:
         return {}
     found: list[dict[str, Any]] = admin.describe_topics(sorted(topics))
@@ -51,7 +59,7 @@ def led_partitions(admin: AdminClient, topics: Collection[str]) -> Mapping[Topic
             right = f"Describe on topic {topic['name']}"
             raise RequestRefused(f"topic {topic['name']}: {describe_code(topic['error_code'], right=right)}")
     return {
-        TopicPartition(topic["name"], partition["partition_index"]): partition["leader_id"] >= 0
+        TopicPartition(topic["name"], partition["partition_index"]): partition["leader_id"]
         for topic in found
         if topic["error_code"] == 0
         for partition in topic["partitions"]

@@ -30,7 +30,7 @@ delete it when it is not needed any more.
 Each transaction whose records or end may be lost is named. One whose end may be lost stays open, and readers of
 committed records wait at its first offset until its coordinator ends it. Where the coordinator has ended it before,
 nothing else ever does: --abort-hanging ends such transactions by an ABORT marker at the log's end, and their records
-are not committed. On an open partition, `kafka-transactions.sh abort` does this without a change of owners.
+are not committed. On an open partition, `bmq transaction abort` does this without a change of owners.
 
 A server on the same metadata store does the repair (--http). Where none runs, as with a stopped single process, name
 root and store (--root and --meta, or --config). The partition's owner is fenced first.

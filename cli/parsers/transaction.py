@@ -96,9 +96,17 @@ def _add_of_partitions(actions: argparse._SubParsersAction[argparse.ArgumentPars
         "find-hanging",
         Late("bmq.cli.transaction.hanging", "find_hanging"),
         "print open transactions that no coordinator ends",
-        "bmq transaction find-hanging orders",
+        "bmq transaction find-hanging orders --partition 3",
     )
     finding.add_argument("topics", nargs="*", metavar="TOPIC", help="where (default: all topics)")
+    finding.add_argument("--partition", type=partition_number, metavar="N", help="only in this partition of one TOPIC")
+    finding.add_argument(
+        "--broker-id",
+        type=whole_number,
+        metavar="ID",
+        help="only in partitions whose leader in Metadata is this server, as `bmq topic describe` prints it; in BMQ the"
+        " leader is a proxy, and need not be the process that writes the partition",
+    )
     finding.add_argument(
         "--max-timeout",
         type=seconds,

@@ -136,8 +136,8 @@ def _transactions(report: Mapping[str, Any]) -> list[str]:
     hanging = [each for each in touched if each["is_open"]]
     if hanging:
         out.append(
-            f"  if a transaction stays open, --abort-hanging aborts it, or: kafka-transactions.sh abort --topic"
-            f" {report['topic']} --partition {report['partition']} --start-offset {hanging[0]['first_offset']}"
+            "  if a transaction stays open, --abort-hanging aborts it, or: bmq transaction abort"
+            f" {report['topic']} {report['partition']} --start-offset {hanging[0]['first_offset']}"
         )
     return out
 

@@ -22,10 +22,11 @@ from bmq.cli.admin_client import (
     of_coordinator,
     raise_if_moving,
 )
-from bmq.cli.group.offsets import led_partitions
+from bmq.cli.group.offsets import leaders_of
 from bmq.cli.output import fail, format_time, print_json, print_table, printable
 from bmq.cli.transaction import coordinators
 from bmq.cli.transaction.producers import known_in
+from bmq.cli.usage import UsageError
 from bmq.core.errors import ErrorCode
 from bmq.core.http_call import RequestRefused
 
@@ -57,14 +58,9 @@ class OpenTransaction(NamedTuple):
 
 def find_hanging(admin: AdminClient, arguments: argparse.Namespace) -> int:
     """Print the hanging transactions.  Returns 1 if some partitions or coordinators could not be asked."""
-    names = arguments.topics or [str(topic["name"]) for topic in admin.describe_topics(None)]
-    led = led_partitions(admin, names)
-    missing = sorted(set(arguments.topics) - {key.topic for key in led})
-    if missing:
-        raise RequestRefused(f"topic {missing[0]}: {describe_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}")
+    keys = _places(admin, arguments)
     open_since_ms = int((time.time() - arguments.max_timeout - MARGIN_S) * 1000)
     status, suspects = 0, list[OpenTransaction]()
-    keys = sorted((key.topic, key.partition) for key in led)
     for first in range(0, len(keys), PARTITIONS_A_REQUEST):
         found, errors = open_in(admin, keys[first : first + PARTITIONS_A_REQUEST])
         suspects += [each for each in found if each.last_timestamp < open_since_ms]
@@ -79,8 +75,40 @@ def find_hanging(admin: AdminClient, arguments: argparse.Namespace) -> int:
             print_json(dict(zip((*OpenTransaction._fields, "transactional_id"), row, strict=True)))
     else:
         shown = [(*row[:6], format_time(row[6]), row[7]) for row in rows]
-        print_table(_TITLES, shown, if_none="" if status else "there are no hanging transactions")
+        nothing = "there are no hanging transactions"
+        if not keys and arguments.broker_id is not None:
+            nothing = f"server {arguments.broker_id} leads none of these partitions"
+        print_table(_TITLES, shown, if_none="" if status else nothing)
     return status
+
+
+def _places(admin: AdminClient, arguments: argparse.Namespace) -> list[tuple[str, int]]:
+    """Return the sorted partitions that the command line names.
+
+    Raises UsageError for a partition without its topic, and for an unknown server.  Raises RequestRefused for an
+    unknown topic or partition.
+    """
+    if arguments.partition is not None and len(set(arguments.topics)) != 1:
+        raise UsageError("--partition is of one topic: give its TOPIC, and no other")
+    if arguments.broker_id is not None:
+        nodes = sorted(int(broker["broker_id"]) for broker in admin.describe_cluster()["brokers"])
+        if arguments.broker_id not in nodes:
+            raise UsageError(f"there is no node {arguments.broker_id}; there are {', '.join(map(str, nodes))}")
+    names = arguments.topics or [str(topic["name"]) for topic in admin.describe_topics(None)]
+    leaders = leaders_of(admin, names)
+    missing = sorted(set(arguments.topics) - {key.topic for key in leaders})
+    if missing:
+        raise RequestRefused(f"topic {missing[0]}: {describe_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}")
+    if arguments.partition is not None and not any(key.partition == arguments.partition for key in leaders):
+        raise RequestRefused(
+            f"topic {names[0]} has no partition {arguments.partition}; it has {len(leaders)}, from 0 up"
+        )
+    return sorted(
+        (key.topic, key.partition)
+        for key, leader in leaders.items()
+        if arguments.partition in (None, key.partition)
+        if arguments.broker_id in (None, leader)
+    )
 
 
 def open_in(

@@ -15,6 +15,7 @@ from bmq.storage.hdfs import digest_md5
 from bmq.storage.hdfs import messages_pb2 as pb
 from bmq.storage.hdfs.digest_md5 import CipherDemanded, DigestFailed, DigestMd5, LevelDemanded
 from bmq.storage.hdfs.principals import ServerPrincipal, own_principal
+from bmq.storage.hdfs.reverse_names import ReverseNames
 from bmq.storage.hdfs.sasl import (
     AUTHENTICATION,
     KERBEROS,
@@ -55,9 +56,11 @@ class SaslClient(Protocol):
 class SaslLogin(Protocol):
     """The log-in at servers of one kind, for any number of connections."""
 
-    @property
-    def needs_names(self) -> bool:
-        """True if ``client`` compares the names of the server's address."""
+    async def names(self, peer: tuple[str, int], timeout_s: float) -> tuple[str, ...]:
+        """Return the names of the server's address in ``peer``, if ``client`` compares them.
+
+        Raises TimeoutError if DNS is silent for ``timeout_s``.
+        """
 
     async def refresh(self) -> None:
         """Take in credentials that others have replaced.  Called before each log-in."""
@@ -157,6 +160,7 @@ class KerberosAuthenticator:
         self._kerberos = kerberos
         self._server = server
         self._is_fallback_allowed = is_fallback_allowed
+        self._names = ReverseNames()
 
     def __str__(self) -> str:
         return str(self._kerberos)
@@ -169,10 +173,9 @@ class KerberosAuthenticator:
         """The identity itself, which is the log-in too."""
         return self
 
-    @property
-    def needs_names(self) -> bool:
-        """True if the server's principal has its own name in it."""
-        return self._server.has_own_host
+    async def names(self, peer: tuple[str, int], timeout_s: float) -> tuple[str, ...]:
+        """Return the name of the server's address if the server's principal has its own name in it."""
+        return await self._names.look_up(peer, timeout_s) if self._server.has_own_host else ()
 
     async def refresh(self) -> None:
         """Do nothing: the ticket is looked at when the mechanism begins."""
@@ -199,8 +202,9 @@ class KerberosAuthenticator:
         self._kerberos.replace_ticket()
 
     def close(self) -> None:
-        """End the thread of the log-in."""
+        """End the threads of the log-in and of the look-ups."""
         self._kerberos.close()
+        self._names.close()
 
 
 class TokenAuthenticator:
@@ -210,7 +214,6 @@ class TokenAuthenticator:
     """
 
     auth_byte = AUTH_SASL
-    needs_names = False
 
     def __init__(self, token: pb.Token, levels: Sequence[str] = (AUTHENTICATION,)) -> None:
         self.levels = levels
@@ -226,6 +229,10 @@ class TokenAuthenticator:
     def login(self) -> TokenAuthenticator:
         """The identity itself, which is the log-in too."""
         return self
+
+    async def names(self, peer: tuple[str, int], timeout_s: float) -> tuple[str, ...]:
+        """Return nothing: a token is for whoever knows its password."""
+        return ()
 
     async def refresh(self) -> None:
         """Do nothing: the token never changes."""

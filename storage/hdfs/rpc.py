@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
@@ -234,7 +233,7 @@ class RpcConnection(asyncio.Protocol):
                         continue
                     if effect.offer is not None:
                         is_naming = True
-                        names = await self._names(login)
+                        names = await self._names(login, timeout_s)
                         is_naming = False
                         client = login.client(
                             effect.offer.method, host, names, effect.offer.protocol, effect.offer.server_id
@@ -279,18 +278,13 @@ class RpcConnection(asyncio.Protocol):
         finally:
             self._calls.pop(SASL_RESPONSE_ID, None)
 
-    async def _names(self, login: SaslLogin) -> tuple[str, ...]:
-        """Return the full name of the server's address, if the log-in compares names; Hadoop's clients look it up."""
+    async def _names(self, login: SaslLogin, timeout_s: float) -> tuple[str, ...]:
+        """Return the names of the server's address that the log-in compares."""
         peer = self._transport.get_extra_info("peername") if self._transport is not None else None
-        if not login.needs_names or not peer:
+        if not peer:
             return ()
         self._address = peer[0]
-        try:
-            name, _ = await asyncio.get_running_loop().getnameinfo(peer, socket.NI_NAMEREQD)
-        except OSError as error:
-            FAILURES.note(error)
-            return ()
-        return (name,)
+        return await login.names(peer, timeout_s)
 
     def _context(self, method: str) -> bytes:
         """Return the connection context after a log-in by ``method``."""

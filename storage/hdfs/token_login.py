@@ -187,11 +187,10 @@ class DelegatedAuthenticator:
         """The identity itself, which is the log-in too."""
         return self
 
-    @property
-    def needs_names(self) -> bool:
-        """True if Kerberos is used, and the server's principal has its own name in it."""
+    async def names(self, peer: tuple[str, int], timeout_s: float) -> tuple[str, ...]:
+        """Return the names of the server's address if Kerberos is used, and compares them."""
         login = None if self.is_by_token or self._kerberos is None else self._kerberos.login
-        return login is not None and login.needs_names
+        return () if login is None else await login.names(peer, timeout_s)
 
     async def refresh(self) -> None:
         """Read the token again if another one may be there."""

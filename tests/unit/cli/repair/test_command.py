@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bmq.cli.main import main
+from bmq.cli.parsers.tree import build_parser
 from bmq.cli.repair.command import lines
 
 
@@ -43,6 +44,16 @@ def test_a_partition_without_closed_segments_is_whole() -> None:
     segment = {"base_offset": 5, "is_changed": False, "notes": []}
     result |= {"offline_reason": "", "segments": [segment], "notes": []}
     assert lines(result, is_all=False) == ["orders-4: nothing is damaged; offsets 7 to 8"]
+
+
+def test_an_open_transaction_comes_with_the_command_that_aborts_it() -> None:
+    result = {"topic": "orders", "partition": 4, "log_start": 7, "end_offset": 9}
+    touched = {"producer_id": 3, "producer_epoch": 0, "first_offset": 8, "lost": [], "dropped": [], "is_open": True}
+    result |= {"offline_reason": "", "segments": [], "notes": [], "is_done": False, "transactions": [touched]}
+    command = "bmq transaction abort orders 4 --start-offset 8"
+    assert lines(result)[-1] == f"  if a transaction stays open, --abort-hanging aborts it, or: {command}"
+    arguments = build_parser("transaction").parse_args(command.split()[1:])
+    assert (arguments.topic, arguments.partition, arguments.start_offset) == ("orders", 4, 8)
 
 
 def test_a_servers_text_reaches_no_terminal_as_commands(

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 
 import pytest
+from kafka.protocol.admin.transactions import DescribeProducersRequest
 
 from bmq.core.errors import ErrorCode
+from tests.unit.cli.fake_admin import FakeAdmin, FakePartition
 from tests.unit.cli.transaction.conftest import FakeProducer, FakeServer, FakeTransaction
 
 Bmq = Callable[..., int]
@@ -83,6 +85,66 @@ def test_a_partition_that_cannot_be_asked_is_named(bmq: Bmq, server: FakeServer,
     assert "orders-0 was not looked at: not authorised for Read on topic orders" in capsys.readouterr().err
     assert bmq("transaction", "find-hanging", "nowhere") == 1
     assert "topic nowhere: there is no such topic" in capsys.readouterr().err
+
+
+def _asked(server: FakeServer) -> list[tuple[str, int]]:
+    """Return the partitions whose producers the server was asked for."""
+    requests = [each for each in server.asked if isinstance(each, DescribeProducersRequest)]
+    return [(topic.name, index) for each in requests for topic in each.topics for index in topic.partition_indexes]
+
+
+@pytest.fixture
+def spread(admin: FakeAdmin, server: FakeServer) -> FakeServer:
+    """Return a server with a hanging transaction in each partition of two topics; their leaders are 1 and 2."""
+    for name in ("orders", "events"):
+        admin.add_topic(name, FakePartition(leader=1), FakePartition(leader=2))
+        for partition in range(2):
+            server.producers[name, partition] = [FakeProducer(7, start_offset=5)]
+    admin.add_topic("leaderless", FakePartition(leader=-1))
+    return server
+
+
+def test_a_partition_alone_is_looked_at(bmq: Bmq, spread: FakeServer, capsys: Told) -> None:
+    assert _found(bmq, capsys, "orders", "--partition", "1") == [("orders", 1, 7)]
+    assert _asked(spread) == [("orders", 1)]
+
+
+def test_the_partitions_of_a_leader_alone_are_looked_at(bmq: Bmq, spread: FakeServer, capsys: Told) -> None:
+    assert _found(bmq, capsys, "--broker-id", "2") == [("events", 1, 7), ("orders", 1, 7)]
+    assert _asked(spread) == [("events", 1), ("orders", 1)]
+    assert _found(bmq, capsys, "orders", "--broker-id", "1") == [("orders", 0, 7)]
+    assert _found(bmq, capsys, "orders", "--partition", "0", "--broker-id", "1") == [("orders", 0, 7)]
+
+
+def test_a_leader_of_none_of_the_partitions_is_not_a_cluster_without_hanging_transactions(
+    bmq: Bmq, spread: FakeServer, capsys: Told
+) -> None:
+    assert bmq("transaction", "find-hanging", "orders", "--partition", "0", "--broker-id", "2") == 0
+    assert capsys.readouterr().err == "server 2 leads none of these partitions\n"
+    assert _asked(spread) == []
+
+
+@pytest.mark.parametrize("topics", [[], ["orders", "events"]])
+def test_a_partition_needs_its_topic(bmq: Bmq, spread: FakeServer, capsys: Told, topics: list[str]) -> None:
+    assert bmq("transaction", "find-hanging", *topics, "--partition", "1") == 2
+    assert "--partition is of one topic: give its TOPIC, and no other" in capsys.readouterr().err
+    assert spread.asked == []
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("orders", "--partition", "2"), 1, "topic orders has no partition 2; it has 2, from 0 up"),
+        (("nowhere", "--partition", "0"), 1, "topic nowhere: there is no such topic"),
+        (("--broker-id", "3"), 2, "there is no node 3; there are 1, 2"),
+    ],
+)
+def test_a_partition_and_a_server_that_do_not_exist_are_named(
+    bmq: Bmq, spread: FakeServer, capsys: Told, words: tuple[str, ...], status: int, message: str
+) -> None:
+    assert bmq("transaction", "find-hanging", *words) == status
+    assert message in capsys.readouterr().err
+    assert spread.asked == []
 
 
 @pytest.mark.slow
