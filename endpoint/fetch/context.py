@@ -112,13 +112,15 @@ class FetchContext:
 
     def _release(self) -> Steps[None]:
         """Release the batches of runs that have ended, in turns of the loop."""
-        while True:
-            self.tails.release()
-            self.budget.tails_changed()
-            if not self.tails.dead:
-                break
-            yield
-        self._is_releasing = False
+        try:
+            while True:
+                self.tails.release()
+                self.budget.tails_changed()
+                if not self.tails.dead:
+                    return
+                yield
+        finally:  # a later run begins a release of its own, whatever ended this one
+            self._is_releasing = False
 
     def _topic_changed(self, change: TopicChange) -> None:
         """Wake the fetches of a topic that is gone, and drop its tails and readers: in turns, if it is large."""
