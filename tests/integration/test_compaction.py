@@ -260,25 +260,24 @@ def test_a_quota_without_room_for_a_draft_leaves_the_log_as_it_is_until_there_is
 # ----------------------------------------------------------------------------------------------------------- readers
 
 
-def read_whole(story: Story) -> list[Read]:
-    consumer = Consumer({"bootstrap.servers": story.server.bootstrap, "group.id": "g", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+def read_from(consumer: Consumer, offset: int, end: int) -> list[Read]:
+    """Return the records from ``offset`` up to the one before ``end``."""
+    consumer.assign([TopicPartition(TOPIC, 0, offset)])
     found: list[Read] = []
-    while not found or found[-1][0] < story.end - 1:
+    while not found or found[-1][0] < end - 1:
         message = consumer.poll(TIMEOUT_S)
         assert message is not None
         assert message.error() is None, message.error()
-        offset, key, value = message.offset(), message.key(), message.value()
-        assert offset is not None
+        key, value, at = message.key(), message.value(), message.offset()
         assert key is not None
         assert value is not None
-        found.append((offset, message.timestamp()[1], key, value))
-    consumer.close()
+        assert at is not None
+        found.append((at, message.timestamp()[1], key, value))
     return found
 
 
-def read_with_librdkafka(story: Story, times: list[int]) -> None:
-    consumer = Consumer(
+def consumer_of(story: Story) -> Consumer:
+    return Consumer(
         {
             "bootstrap.servers": story.server.bootstrap,
             "group.id": "g",
@@ -287,28 +286,25 @@ def read_with_librdkafka(story: Story, times: list[int]) -> None:
         }
     )
 
-    def read(offset: int) -> list[Read]:
-        consumer.assign([TopicPartition(TOPIC, 0, offset)])
-        found: list[Read] = []
-        while not found or found[-1][0] < story.end - 1:
-            message = consumer.poll(TIMEOUT_S)
-            assert message is not None
-            assert message.error() is None, message.error()
-            key, value, at = message.key(), message.value(), message.offset()
-            assert key is not None
-            assert value is not None
-            assert at is not None
-            found.append((at, message.timestamp()[1], key, value))
-        return found
 
+def read_whole(story: Story) -> list[Read]:
+    consumer = consumer_of(story)
     try:
-        everything = read(0)
+        return read_from(consumer, 0, story.end)
+    finally:
+        consumer.close()
+
+
+def read_with_librdkafka(story: Story, times: list[int]) -> None:
+    consumer = consumer_of(story)
+    try:
+        everything = read_from(consumer, 0, story.end)
         story.check(everything)
         assert len(everything) < story.end / 2
         for time in times:
             (at,) = consumer.offsets_for_times([TopicPartition(TOPIC, 0, time)], timeout=TIMEOUT_S)
             story.check_found(at.offset, time, everything)
-            story.check(read(at.offset), time)
+            story.check(read_from(consumer, at.offset, story.end), time)
     finally:
         consumer.close()
 

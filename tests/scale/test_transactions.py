@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +17,7 @@ from bench import raw_client
 from bench.transactions_ids import listed, make
 from tests.harness.loop_stops import is_short
 from tests.integration.load import create_topic
+from tests.scale import watched_server
 from tests.scale.world import WITHIN_S
 from tests.services.processes import free_ports, wait_for
 
@@ -48,12 +46,7 @@ class Watched:
             "meta": f"sqlite:///{folder}/meta.db", "listen": self.bootstrap, "http": f"127.0.0.1:{http}",
             "internal": f"127.0.0.1:{internal}",
         }  # fmt: skip
-        arguments = [f"{name}={value}" for name, value in settings.items()]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.scale.watched_server", str(self._turns), *arguments],
-                stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": ".links:."},
-            )  # fmt: skip
+        self.process = watched_server.start(self._turns, self._log, settings)
 
     def is_ready(self) -> bool:
         """Return whether it serves; fail if it has ended."""

@@ -11,10 +11,13 @@ import asyncio
 import gc
 import json
 import logging
+import os
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -92,6 +95,16 @@ def watch_server(path: Path) -> None:
                 watching.cancel()
 
     process._serve = watched
+
+
+def start(turns: Path, log: Path, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start this module as a process: it writes its long stretches to ``turns``, and all that it prints to ``log``."""
+    arguments = [f"{name}={value}" for name, value in settings.items()]
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.scale.watched_server", str(turns), *arguments],
+            stdout=out, stderr=out, env=os.environ | {"PYTHONPATH": ".links:."},
+        )  # fmt: skip
 
 
 def main() -> int:

@@ -5,10 +5,7 @@ The store is a real etcd.  Used by the tests beside it and by ``bench.scaling``.
 
 import asyncio
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -25,6 +22,7 @@ from bmq.meta.cluster.keys import assignment_prefix, controller_key
 from bmq.meta.cluster.kv_view import KvClusterView
 from bmq.meta.kv import COMMIT_OPERATIONS_MAX, KeyValue, Put
 from bmq.meta.open import open_keyvalue
+from tests.scale import watched_server
 from tests.scale.stub_brokers import StubBrokers
 from tests.services.etcd import EtcdCluster
 from tests.services.processes import free_ports
@@ -47,12 +45,7 @@ class ControllerProcess:
             "roles": "controller", "meta": meta, "root": f"file://{folder}/data", "cluster": CLUSTER,
             "internal": f"127.0.0.1:{internal}", "http": f"127.0.0.1:{http}",
         }  # fmt: skip
-        arguments = [f"{name}={value}" for name, value in settings.items()]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.scale.watched_server", str(self._stops), *arguments],
-                stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": ".links:."},
-            )  # fmt: skip
+        self._process = watched_server.start(self._stops, self._log, settings)
 
     @property
     def log(self) -> str:

@@ -1,13 +1,11 @@
-"""GroupConsumer without a broker: which polls request an unfinished rejoin, and the parts of kafka-python behind it."""
+"""GroupConsumer without a broker: the states of a member in which a poll requests the rejoin again."""
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
 from kafka import KafkaConsumer
-from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.structs import ConsumerGroupMetadata, MemberState
 
 from bmq.cli.records.group_consumer import GroupConsumer
@@ -38,9 +36,3 @@ def test_a_poll_requests_an_unfinished_rejoin_and_no_other(state: str, monkeypat
     assert consumer.poll(100, 7) == {"t": [1]}
     rejoins = ["rejoin"] if state == MemberState.REBALANCING else []
     assert calls == [*rejoins, "poll (100, 7, True)"]
-
-
-def test_kafka_python_has_the_parts_that_are_not_in_its_documentation() -> None:
-    """A version without them would end each poll in a group with an AttributeError."""
-    assert "_coordinator" in KafkaConsumer.__init__.__code__.co_names
-    assert not inspect.signature(ConsumerCoordinator.request_rejoin).parameters.keys() - {"self"}
